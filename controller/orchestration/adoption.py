@@ -20,7 +20,7 @@ from controller.jobs.renewals import Cause
 from controller.jobs.specs import Member, Phase, Plan, Timing
 from controller.orchestration import planning
 from controller.orchestration.book import Book
-from controller.orchestration.guarding import token_hash
+from controller.orchestration.callers import token_hash
 from controller.orchestration.orphans import Orphan
 from controller.orchestration.record import Record, stored
 from controller.orchestration.renewer import Renewer

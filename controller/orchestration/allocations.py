@@ -6,7 +6,7 @@
   after `_evict`, where another job is found in its slots;
 - `take_off`, when a running job goes on by ring;
 - `_give_back`, when `put` failed;
-- `_give_up` and `push`, for jobs that the database does not know.
+- `_give_up`, `push` and `_look_for_orphans`, for jobs that the database does not know.
 
 Several switches are always locked in the order of the configuration, which rules out a deadlock. The database
 is written before a switch, and deleted from after it, so no switch holds anything that the database lacks.

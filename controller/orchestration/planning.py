@@ -15,7 +15,7 @@ from controller.config import MAC, Config, HostConfig, check_window
 from controller.fabric.graph import ALL_UP
 from controller.fabric.trees import Tree
 from controller.jobs.specs import Backup, Member
-from controller.orchestration.guarding import token_hash
+from controller.orchestration.callers import token_hash
 from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 
 MAX_WORLD_SIZE = 256  # ranks have 8 bits in the aggregation header

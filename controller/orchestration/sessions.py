@@ -26,7 +26,7 @@ from controller.jobs.states import State
 from controller.orchestration import planning
 from controller.orchestration.adoption import Account, Adoption
 from controller.orchestration.book import Book
-from controller.orchestration.guarding import in_one_line, require_token, token_hash
+from controller.orchestration.callers import in_one_line, require_token, token_hash
 from controller.orchestration.record import Mailbox, Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.switch_manager import SwitchManager

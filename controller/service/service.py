@@ -20,7 +20,7 @@ from controller.api.messages import Ended
 from controller.configuration.configuration import Configuration
 from controller.database.revisions import Revisions
 from controller.fabric.trees import Tree
-from controller.orchestration.guarding import require_host, require_role
+from controller.orchestration.callers import require_host, require_role
 from controller.orchestration.planning import spec_from
 from controller.orchestration.record import Record
 from controller.orchestration.registry import Registry

@@ -35,7 +35,7 @@ from controller.api.messages import (
     Worker,
 )
 from controller.orchestration.adoption import Account
-from controller.orchestration.guarding import token_hash
+from controller.orchestration.callers import token_hash
 from controller.orchestration.sessions import Session
 from controller.security import tokens
 from controller.slots.allocator import Region

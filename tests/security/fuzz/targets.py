@@ -26,7 +26,7 @@ from controller.configuration.marked import DocumentError
 from controller.database.revisions import Revisions
 from controller.database.store import Store
 from controller.fabric.routes import base_entries
-from controller.orchestration.guarding import in_one_line
+from controller.orchestration.callers import in_one_line
 from controller.orchestration.planning import member_from, spec_from
 from controller.orchestration.registry import Registry
 from controller.switches.managed_switch import ManagedSwitch
