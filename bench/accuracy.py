@@ -374,19 +374,20 @@ def _line(*cells: str) -> str:
 
 def show(rows: Sequence[Row]) -> Table:
     """For people: all elements of each tensor."""
-    table = Table(
-        title="RMS error relative to an element's largest contribution, float64 is exact",
-        title_justify="left",
-    )
-    for heading in ("type", "workers", "tensor"):
-        table.add_column(heading)
-    for method in METHODS:
-        table.add_column(method, justify="right")
     whole = {(r.dtype, r.world_size, r.tensor, r.method): r for r in rows if r.of == "all"}
-    for dtype, size, name in dict.fromkeys(place[:3] for place in whole):
-        cells = [whole.get((dtype, size, name, method)) for method in METHODS]
-        table.add_row(dtype, str(size), name, *("" if one is None else f"{one.rms:.1e}" for one in cells))
-    return table
+
+    def error(*place: Any) -> str:
+        return f"{whole[place].rms:.1e}" if place in whole else ""
+
+    return command.table(
+        "RMS error relative to an element's largest contribution, float64 is exact",
+        ("type", "workers", "tensor"),
+        METHODS,
+        (
+            (dtype, str(size), name, *(error(dtype, size, name, method) for method in METHODS))
+            for dtype, size, name in dict.fromkeys(place[:3] for place in whole)
+        ),
+    )
 
 
 def main() -> int:

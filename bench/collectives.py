@@ -109,24 +109,21 @@ def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
 
 def show(found: list[Row]) -> Table:
     """For people."""
-    table = Table(title="Collectives both ways", title_justify="left")
-    for heading in ("link", "workers", "dtype", "collective"):
-        table.add_column(heading)
-    for heading in ("bytes", "in-network", "ring", "AUTO", "longer"):
-        table.add_column(heading, justify="right")
-    for row in found:
-        table.add_row(
-            f"{row['rate_mbit']:g} Mbit/s" if row["rate_mbit"] else "no rate",
-            str(row["workers"]),
-            row["dtype"],
-            row["collective"],
-            f"{row['bytes']:,}",
-            f"{row['in_network_s'] * 1e3:.2f} ms",
-            f"{row['ring_s'] * 1e3:.2f} ms",
-            row["auto"],
-            f"{row['longer_than_the_faster']:.2f}",
-        )
-    return table
+    return command.table(
+        "Collectives both ways",
+        ("link", "workers", "dtype", "collective"),
+        ("bytes", "in-network", "ring", "AUTO", "longer"),
+        (
+            (
+                f"{row['rate_mbit']:g} Mbit/s" if row["rate_mbit"] else "no rate",
+                *(str(row["workers"]), row["dtype"], row["collective"], f"{row['bytes']:,}"),
+                *(f"{row[way] * 1e3:.2f} ms" for way in ("in_network_s", "ring_s")),
+                row["auto"],
+                f"{row['longer_than_the_faster']:.2f}",
+            )
+            for row in found
+        ),
+    )
 
 
 def main() -> None:

@@ -1,17 +1,21 @@
-"""What the benchmarks' command lines have in common: where figures are shown, and what is written."""
+"""What the benchmarks have in common: command lines, which switches are here, tables, what is written."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
+from controller.config import Target
 from p4reduce.workloads.machine import machine
+from topologies.switches import BMV2
 
 
 def parser(doc: str | None, *, draws: bool = False) -> argparse.ArgumentParser:
@@ -21,6 +25,40 @@ def parser(doc: str | None, *, draws: bool = False) -> argparse.ArgumentParser:
     if draws:
         made.add_argument("--table", type=Path, metavar="FILE", help="write them as Markdown")
         made.add_argument("--figure", type=Path, metavar="FILE.svg", help="draw them")
+    return made
+
+
+def add_parts(parser: argparse.ArgumentParser, known: Iterable[str]) -> None:
+    """With --parts, of which there are `known`; all if nobody asks for some."""
+    there = tuple(known)
+
+    def parts(text: str) -> list[str]:
+        asked = text.split(",")
+        for name in asked:
+            if name not in there:
+                raise argparse.ArgumentTypeError(f"there is no part {name!r}; there are {', '.join(there)}")
+        return asked
+
+    parser.add_argument("--parts", type=parts, default=list(there), help="comma-separated")
+
+
+def targets(console: Console) -> list[Target]:
+    """The switches that are here; says so where BMv2 is not."""
+    if shutil.which(BMV2):
+        return [Target.EMBEDDED, Target.BMV2]
+    console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
+    return [Target.EMBEDDED]
+
+
+def table(title: str, words: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """For people: columns of words, then of figures."""
+    made = Table(title=title, title_justify="left")
+    for heading in words:
+        made.add_column(heading)
+    for heading in figures:
+        made.add_column(heading, justify="right")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 

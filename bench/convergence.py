@@ -141,12 +141,12 @@ _HEADINGS = (
 
 def show(rows: Sequence[Row]) -> Table:
     """For people."""
-    table = Table(title=f"Test accuracy after the last epoch, {WORKERS} workers", title_justify="left")
-    for number, heading in enumerate(_HEADINGS):
-        table.add_column(heading, justify="left" if number < 2 else "right")
-    for row, found in judged(rows):
-        table.add_row(*cells(row, found))
-    return table
+    return command.table(
+        f"Test accuracy after the last epoch, {WORKERS} workers",
+        _HEADINGS[:2],
+        _HEADINGS[2:],
+        (cells(row, found) for row, found in judged(rows)),
+    )
 
 
 def markdown(rows: Sequence[Row]) -> str:

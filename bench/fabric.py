@@ -198,23 +198,23 @@ def working(team: Team, size: int, *, late_s: float) -> Iterator[None]:
 
 def show(figures: Sequence[Figure]) -> Table:
     """For people."""
-    table = Table(title="Several racks, several jobs", title_justify="left")
-    for heading in ("part", "what", "workers", "bytes"):
-        table.add_column(heading)
-    for heading in ("median", "min", "max", "resent", "up, of the tensor", "down, of the tensor"):
-        table.add_column(heading, justify="right")
-    for row in figures:
-        table.add_row(
-            row.part,
-            row.what,
-            str(row.workers),
-            f"{row.bytes:,}",
-            *(f"{value * 1e3:.0f} ms" for value in (row.median_s, row.min_s, row.max_s)),
-            str(row.retransmissions),
-            ", ".join(f"{name} {value:.3f}" for name, value in row.up.items()),
-            ", ".join(f"{name} {value:.3f}" for name, value in row.down.items()),
-        )
-    return table
+    return command.table(
+        "Several racks, several jobs",
+        ("part", "what", "workers", "bytes"),
+        ("median", "min", "max", "resent", "up, of the tensor", "down, of the tensor"),
+        (
+            (
+                *(row.part, row.what, str(row.workers), f"{row.bytes:,}"),
+                *(f"{value * 1e3:.0f} ms" for value in (row.median_s, row.min_s, row.max_s)),
+                str(row.retransmissions),
+                *(
+                    ", ".join(f"{name} {value:.3f}" for name, value in way.items())
+                    for way in (row.up, row.down)
+                ),
+            )
+            for row in figures
+        ),
+    )
 
 
 def main() -> int:
@@ -225,16 +225,13 @@ def main() -> int:
         "stragglers": stragglers,
     }
     parser = command.parser(__doc__)
-    parser.add_argument("--parts", default=",".join(parts), help="comma-separated")
+    command.add_parts(parser, parts)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--bytes", type=int, default=16_000_000, help="of a tensor")
     arguments = parser.parse_args()
-    unknown = sorted(set(arguments.parts.split(",")) - set(parts))
-    if unknown:
-        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
     console = command.console(180)
     figures: list[Figure] = []
-    for name in arguments.parts.split(","):
+    for name in arguments.parts:
         with console.status(name):
             figures += parts[name](arguments.rounds, arguments.bytes)
     console.print(show(figures))

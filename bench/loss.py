@@ -196,25 +196,22 @@ def measure(arguments: argparse.Namespace, strategies: Sequence[str], console: C
 
 def show(rows: Sequence[Row]) -> Table:
     """For people."""
-    table = Table(
-        title=f"All-reduce under loss, {WORKERS} workers, path MTU {PATH_MTU}", title_justify="left"
+    return command.table(
+        f"All-reduce under loss, {WORKERS} workers, path MTU {PATH_MTU}",
+        ("links", "loss", "strategy"),
+        ("rounds", "median", "min", "max", "Mbit/s per worker", "resent"),
+        map(_shown, rows),
     )
-    for heading in ("links", "loss", "strategy"):
-        table.add_column(heading)
-    for heading in ("rounds", "median", "min", "max", "Mbit/s per worker", "resent"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        times = (row.median_s, min(row.seconds), max(row.seconds)) if row.seconds else (None,) * 3
-        table.add_row(
-            _rate(row.rate_mbit),
-            f"{row.loss * 100:g} %",
-            row.strategy,
-            str(len(row.seconds)),
-            *("late" if value is None else f"{value * 1e3:.0f} ms" for value in times),
-            "" if row.goodput_mbit_s is None else f"{row.goodput_mbit_s:.1f}",
-            str(row.retransmissions),
-        )
-    return table
+
+
+def _shown(row: Row) -> Sequence[str]:
+    times = (row.median_s, min(row.seconds), max(row.seconds)) if row.seconds else (None,) * 3
+    return (
+        *(_rate(row.rate_mbit), f"{row.loss * 100:g} %", row.strategy, str(len(row.seconds))),
+        *("late" if value is None else f"{value * 1e3:.0f} ms" for value in times),
+        "" if row.goodput_mbit_s is None else f"{row.goodput_mbit_s:.1f}",
+        str(row.retransmissions),
+    )
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,6 @@ from p4reduce.workloads.team import Team
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 from topologies.state import ClusterState
-from topologies.switches import BMV2
 
 LATENCY_BYTES: Final = 1000
 
@@ -141,51 +139,40 @@ def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
 
 def show(figures: Sequence[Figure]) -> Table:
     """For people."""
-    table = Table(title="All-reduce in one rack", title_justify="left")
-    for heading in ("part", "switch", "strategy", "workers", "path MTU", "bytes"):
-        table.add_column(heading)
-    for heading in ("median", "min", "max", "Mbit/s per worker", "packets/s", "resent"):
-        table.add_column(heading, justify="right")
-    for row in figures:
-        table.add_row(
-            row.part,
-            row.switch,
-            row.strategy,
-            str(row.workers),
-            str(row.path_mtu),
-            f"{row.bytes:,}",
-            *(f"{value * 1e3:.2f} ms" for value in (row.median_s, row.min_s, row.max_s)),
-            f"{row.goodput_mbit_s:.1f}",
-            f"{row.packets_per_s:,.0f}" if row.packets_per_s else "",
-            str(row.retransmissions),
-        )
-    return table
+    return command.table(
+        "All-reduce in one rack",
+        ("part", "switch", "strategy", "workers", "path MTU", "bytes"),
+        ("median", "min", "max", "Mbit/s per worker", "packets/s", "resent"),
+        (
+            (
+                *(row.part, row.switch, row.strategy, str(row.workers), str(row.path_mtu), f"{row.bytes:,}"),
+                *(f"{value * 1e3:.2f} ms" for value in (row.median_s, row.min_s, row.max_s)),
+                f"{row.goodput_mbit_s:.1f}",
+                f"{row.packets_per_s:,.0f}" if row.packets_per_s else "",
+                str(row.retransmissions),
+            )
+            for row in figures
+        ),
+    )
 
 
 def main() -> int:
     """Run the parts asked for."""
     parser = command.parser(__doc__)
-    parser.add_argument("--parts", default="throughput,latency", help="comma-separated")
+    command.add_parts(parser, ("throughput", "latency"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
         "--bytes", type=int, default=32_000_000, help="tensor of the throughput part; a sixteenth on BMv2"
     )
     arguments = parser.parse_args()
     console = command.console(180)
-    targets = [Target.EMBEDDED]
-    if shutil.which(BMV2):
-        targets.append(Target.BMV2)
-    else:
-        console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
+    targets = command.targets(console)
     parts = {
         "throughput": lambda: throughput(targets, arguments.rounds, arguments.bytes),
         "latency": lambda: latency(targets, arguments.rounds),
     }
-    unknown = sorted(set(arguments.parts.split(",")) - set(parts))
-    if unknown:
-        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
     figures: list[Figure] = []
-    for name in arguments.parts.split(","):
+    for name in arguments.parts:
         with console.status(name):
             figures += parts[name]()
     console.print(show(figures))

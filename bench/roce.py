@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import statistics
 import subprocess
@@ -33,7 +32,6 @@ from topologies import launch
 from topologies.fabric import Fabric
 from topologies.namespaces import run
 from topologies.rack import RackOptions
-from topologies.switches import BMV2
 
 _BRIDGE: Final = "direct0"
 _SEND_BW: Final = ("ib_send_bw", "-d", "rxe0", "-x", "1", "-F")
@@ -144,20 +142,19 @@ def compare(target: Target, *, path_mtu: int, rounds: int, size: int) -> list[di
 
 def show(figures: Sequence[dict[str, Any]]) -> Table:
     """For people."""
-    table = Table(title="rdma_rxe, two machines", title_justify="left")
-    for heading in ("switch", "path MTU", "path", "what"):
-        table.add_column(heading)
-    for heading in ("median MB/s", "min", "max"):
-        table.add_column(heading, justify="right")
-    for row in figures:
-        table.add_row(
-            row["switch"] if row["path"] == "switch" else "(stopped)",
-            str(row["path_mtu"]),
-            row["path"],
-            row["what"],
-            *(f"{row[name]:.2f}" for name in ("median_mb_s", "min_mb_s", "max_mb_s")),
-        )
-    return table
+    return command.table(
+        "rdma_rxe, two machines",
+        ("switch", "path MTU", "path", "what"),
+        ("median MB/s", "min", "max"),
+        (
+            (
+                row["switch"] if row["path"] == "switch" else "(stopped)",
+                *(str(row["path_mtu"]), row["path"], row["what"]),
+                *(f"{row[name]:.2f}" for name in ("median_mb_s", "min_mb_s", "max_mb_s")),
+            )
+            for row in figures
+        ),
+    )
 
 
 def main() -> int:
@@ -168,13 +165,8 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=4_000_000, help="tensor of the all-reduces")
     arguments = parser.parse_args()
     console = command.console(180)
-    targets = [Target.EMBEDDED]
-    if shutil.which(BMV2):
-        targets.append(Target.BMV2)
-    else:
-        console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     figures: list[dict[str, Any]] = []
-    for target in targets:
+    for target in command.targets(console):
         with console.status(target.value):
             figures += compare(
                 target, path_mtu=arguments.path_mtu, rounds=arguments.rounds, size=arguments.bytes

@@ -244,6 +244,7 @@ def summary(cases: Sequence[Case], reference: int) -> dict[str, Any]:
         str(chunks): max((case for case in forwarders if case.chunks == chunks), key=lambda case: case.pps)
         for chunks in sorted({case.chunks for case in forwarders})
     }
+    beside = [(case, ceiling[str(case.chunks)]) for case in own if str(case.chunks) in ceiling]
     l3 = by_chunks(own, "l3") or {}
     return {
         "ceiling_pps": round(ceiling[str(reference)].pps) if str(reference) in ceiling else None,
@@ -255,32 +256,14 @@ def summary(cases: Sequence[Case], reference: int) -> dict[str, Any]:
         "bmv2_pps": (by_chunks(theirs, "l3") or {}).get(str(reference)),
         "bmv2_pps_by_chunks": by_chunks(theirs, "l3"),
         "bmv2_aggregate_pps": by_chunks_and_ports(theirs),
-        "of_ceiling": _ratios(own, {chunks: case.pps for chunks, case in ceiling.items()}),
-        "of_ceiling_by_cpu_time": _ratios_by_cpu(
-            own, {chunks: case.cpu_ns for chunks, case in ceiling.items()}
-        ),
+        "of_ceiling": {_name(case): round(case.pps / top.pps, 3) for case, top in beside},
+        "of_ceiling_by_cpu_time": {_name(case): round(top.cpu_ns / case.cpu_ns, 3) for case, top in beside},
         "of_bmv2": _against(own, theirs),
     }
 
 
 def _name(case: Case) -> str:
     return f"{case.what}, {case.chunks} chunks, {case.ports} ports"
-
-
-def _ratios(own: Sequence[Case], ceiling: dict[str, float]) -> dict[str, float]:
-    return {
-        _name(case): round(case.pps / ceiling[str(case.chunks)], 3)
-        for case in own
-        if str(case.chunks) in ceiling
-    }
-
-
-def _ratios_by_cpu(own: Sequence[Case], ceiling: dict[str, float]) -> dict[str, float]:
-    return {
-        _name(case): round(ceiling[str(case.chunks)] / case.cpu_ns, 3)
-        for case in own
-        if str(case.chunks) in ceiling
-    }
 
 
 def _against(own: Sequence[Case], theirs: Sequence[Case]) -> dict[str, float]:
@@ -290,38 +273,23 @@ def _against(own: Sequence[Case], theirs: Sequence[Case]) -> dict[str, float]:
 
 def show(cases: Sequence[Case], ceiling: dict[str, int]) -> Table:
     """For people."""
-    table = Table(title="Packets a second through a switch on one processor", title_justify="left")
-    for heading in ("what", "switch"):
-        table.add_column(heading)
-    for heading in (
-        "on",
-        "ports",
-        "chunks",
-        "median",
-        "min",
-        "max",
-        "of ceiling",
-        "CPU per packet",
-        "hosts' CPU",
-    ):
-        table.add_column(heading, justify="right")
-    for case in cases:
-        row = case.report()
-        top = ceiling.get(str(case.chunks))
-        table.add_row(
-            case.what,
-            case.switch,
-            f"{case.processors} CPU",
-            str(case.ports),
-            str(case.chunks),
-            f"{row['pps']:,}",
-            f"{row['min_pps']:,}",
-            f"{row['max_pps']:,}",
-            f"{case.pps / top:.0%}" if top else "",
-            f"{case.cpu_ns:,.0f} ns",
-            f"{row['hosts_processor']:.0%}",
-        )
-    return table
+    return command.table(
+        "Packets a second through a switch on one processor",
+        ("what", "switch"),
+        ("on", "ports", "chunks", "median", "min", "max", "of ceiling", "CPU per packet", "hosts' CPU"),
+        (_row(case, ceiling.get(str(case.chunks))) for case in cases),
+    )
+
+
+def _row(case: Case, top: int | None) -> Sequence[str]:
+    found = case.report()
+    return (
+        *(case.what, case.switch, f"{case.processors} CPU", str(case.ports), str(case.chunks)),
+        *(f"{found[name]:,}" for name in ("pps", "min_pps", "max_pps")),
+        f"{case.pps / top:.0%}" if top else "",
+        f"{case.cpu_ns:,.0f} ns",
+        f"{found['hosts_processor']:.0%}",
+    )
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -332,7 +300,7 @@ def numbers(text: str) -> tuple[int, ...]:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = command.parser(__doc__)
-    parser.add_argument("--parts", default="ceiling,l3,aggregate,bmv2", help="comma-separated")
+    command.add_parts(parser, ("ceiling", "l3", "aggregate", "bmv2"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run, behind its warm-up")
     parser.add_argument("--chunks", type=numbers, default=CHUNKS, help="256-byte chunks of a packet")
@@ -343,12 +311,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--profile", action="store_true", help="where time goes on the switch's processor (perf)"
     )
-    arguments = parser.parse_args()
-    arguments.parts = set(arguments.parts.split(","))
-    unknown = sorted(arguments.parts - {"ceiling", "l3", "aggregate", "bmv2"})
-    if unknown:
-        parser.error(f"there is no part {unknown[0]!r}")
-    return arguments
+    return parser.parse_args()
 
 
 def main() -> int:

@@ -260,20 +260,27 @@ def _one(rack: Fabric, words: list[str], port: int) -> list[Row]:
 
 def show(found: list[Row]) -> Table:
     """For people."""
-    table = Table(title="Steps of training", title_justify="left")
-    for name in ("workers", "model", "dtype", "bucket", "backend"):
-        table.add_column(name)
-    for name in ("a step", "replayed", "computing", "Gloo takes", "bound", "overhead"):
-        table.add_column(name, justify="right")
-    for row in found:
-        table.add_row(
-            *(str(row["workers"]), row["model"], row["dtype"], f"{row['bucket_mb']:g} MB", row["backend"]),
-            f"{row['seconds']:.3f} s",
-            f"{row['replayed_s']:.3f} s" if row["replayed_s"] is not None else "",
-            f"{row['computing_s'] * 1e3:.0f} ms",
-            *(f"{row['gloo_takes']:.3f}", f"{row['bound']:.2f}", f"{row['overhead']:.2%}"),
-        )
-    return table
+    return command.table(
+        "Steps of training",
+        ("workers", "model", "dtype", "bucket", "backend"),
+        ("a step", "replayed", "computing", "Gloo takes", "bound", "overhead"),
+        (
+            (
+                *(
+                    str(row["workers"]),
+                    row["model"],
+                    row["dtype"],
+                    f"{row['bucket_mb']:g} MB",
+                    row["backend"],
+                ),
+                f"{row['seconds']:.3f} s",
+                f"{row['replayed_s']:.3f} s" if row["replayed_s"] is not None else "",
+                f"{row['computing_s'] * 1e3:.0f} ms",
+                *(f"{row['gloo_takes']:.3f}", f"{row['bound']:.2f}", f"{row['overhead']:.2%}"),
+            )
+            for row in found
+        ),
+    )
 
 
 def main() -> None:

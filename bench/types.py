@@ -13,7 +13,6 @@ well.
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -36,7 +35,6 @@ from p4reduce.workloads.run_file import LinkBytes, Result
 from p4reduce.workloads.strategies import names
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
-from topologies.switches import BMV2
 
 Row = dict[str, Any]
 Work = Callable[[], object]
@@ -91,13 +89,12 @@ def _most(link: LinkBytes) -> int:
     return max(link.up, link.down)
 
 
-def lanes(rounds: int) -> Iterator[Row]:
+def lanes(targets: Sequence[Target], rounds: int) -> Iterator[Row]:
     """A packet in the switch, by op."""
     for op in (Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF):
         for ports in (4, 8):
             row = aggregate(ports, 16, rounds, op=op)
             yield {"target": "program alone", "op": op.name, "workers": ports, "ns": row["ns"]}
-    targets = [Target.EMBEDDED, *([Target.BMV2] if shutil.which(BMV2) else [])]
     for target in targets:
         with bench_on(target, hosts=4, path_mtu=4096) as bench:
             for dtype in FLOATS:
@@ -163,15 +160,15 @@ def _spent(work: Work) -> float:
 
 def show(title: str, rows: Sequence[Row]) -> Table:
     """For people: a column for each key."""
-    table = Table(title=title, title_justify="left")
     keys = list(dict.fromkeys(key for row in rows for key in row))
-    for key in keys:
-        table.add_column(
-            key.replace("_", " "), justify="left" if isinstance(rows[0].get(key), str) else "right"
-        )
-    for row in rows:
-        table.add_row(*(_shown(row.get(key)) for key in keys))
-    return table
+    words = [key for key in keys if isinstance(rows[0].get(key), str)]
+    order = [*words, *(key for key in keys if key not in words)]
+    return command.table(
+        title,
+        [key.replace("_", " ") for key in words],
+        [key.replace("_", " ") for key in order[len(words) :]],
+        ([_shown(row.get(key)) for key in order] for row in rows),
+    )
 
 
 def _shown(value: object) -> str:
@@ -185,23 +182,17 @@ def _shown(value: object) -> str:
 def main() -> None:
     """Run the parts asked for, show and write them."""
     parser = command.parser(__doc__)
-    parser.add_argument("--parts", default="races,lanes,kernels", help="comma-separated")
+    command.add_parts(parser, ("races", "lanes", "kernels"))
     parser.add_argument("--rounds", type=int, default=3, help="how often each runs")
     arguments = parser.parse_args()
     console = command.console(160)
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "races": lambda: races(arguments.rounds, console),
-        "lanes": lambda: lanes(arguments.rounds),
+        "lanes": lambda: lanes(command.targets(console), arguments.rounds),
         "kernels": lambda: kernels(arguments.rounds),
     }
-    asked = arguments.parts.split(",")
-    unknown = sorted(set(asked) - set(parts))
-    if unknown:
-        parser.error(f"there is no part {unknown[0]!r}; there are {', '.join(parts)}")
-    if not shutil.which(BMV2):
-        console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     found: dict[str, list[Row]] = {}
-    for part in asked:
+    for part in arguments.parts:
         rows = list(parts[part]())
         found[part] = rows
         console.print(show(part, rows))
