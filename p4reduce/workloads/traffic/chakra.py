@@ -27,13 +27,8 @@ from typing import Final
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.tensors import dtype_of
-from p4reduce.workloads.traffic.chakra_schema import (
-    Collective,
-    Node,
-    NodeType,
-    nodes_of_binary,
-    nodes_of_json,
-)
+from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMP_NODE
+from p4reduce.workloads.traffic.chakra_schema import Collective, Node, nodes_of_binary, nodes_of_json
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace
 
 _BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
@@ -124,7 +119,7 @@ def _iteration(
     The first is None where nothing says what is forward.
     """
     ordered = list(nodes)
-    kernels = any(node.type == NodeType.COMPUTE and _is_kernel(node) for node in ordered)
+    kernels = any(node.type == COMP_NODE and _is_kernel(node) for node in ordered)
     marked = any(_BACKWARD.search(node.name) for node in ordered)
     clock_us = 0
     forward_us: int | None = None
@@ -139,7 +134,7 @@ def _iteration(
             # What is summed before are no gradients: statistics, or layers that are split over workers.
             reduces.clear()
         waited_for = [finished_us[parent] for parent in node.parents if parent in finished_us]
-        if node.type == NodeType.COMPUTE:
+        if node.type == COMP_NODE:
             if not kernels or _is_kernel(node):
                 clock_us += node.duration_us
                 if match := _LAYER_OF_COMPUTING.match(node.name):
@@ -194,7 +189,7 @@ def _reduced_bytes(node: Node) -> int:
     """What an all-reduce sums; 0 of any other node."""
     size = node.attributes.get("comm_size", 0)
     if (
-        node.type != NodeType.COLLECTIVE
+        node.type != COMM_COLL_NODE
         or node.attributes.get("comm_type", -1) != Collective.ALL_REDUCE
         or not isinstance(size, int | float)
         or (isinstance(size, float) and not math.isfinite(size))

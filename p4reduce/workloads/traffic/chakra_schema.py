@@ -1,7 +1,7 @@
-"""MLCommons Chakra's execution traces as messages: schema/protobuf/et_def.proto of mlcommons/chakra.
+"""MLCommons Chakra's execution traces as nodes; their messages are those of chakra.proto.
 
-Only the fields that are read here are declared; protobuf skips the others. A trace is a file of messages,
-each after its length as a varint: a GlobalMetadata, then Nodes to the end; it may be compressed with gzip.
+A trace is a file of messages, each after its length as a varint: a GlobalMetadata, then Nodes to the end; it
+may be compressed with gzip.
 """
 
 from __future__ import annotations
@@ -10,39 +10,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final
+from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.message import DecodeError, Message
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
 
 from p4reduce.workloads.errors import WorkloadError
-
-_Type = descriptor_pb2.FieldDescriptorProto
-_VALUES: Final = {
-    "double_val": (3, _Type.TYPE_DOUBLE),
-    "float_val": (5, _Type.TYPE_FLOAT),
-    "int32_val": (7, _Type.TYPE_INT32),
-    "int64_val": (9, _Type.TYPE_INT64),
-    "uint32_val": (11, _Type.TYPE_UINT32),
-    "uint64_val": (13, _Type.TYPE_UINT64),
-    "sint32_val": (15, _Type.TYPE_SINT32),
-    "sint64_val": (17, _Type.TYPE_SINT64),
-    "fixed32_val": (19, _Type.TYPE_FIXED32),
-    "fixed64_val": (21, _Type.TYPE_FIXED64),
-    "sfixed32_val": (23, _Type.TYPE_SFIXED32),
-    "sfixed64_val": (25, _Type.TYPE_SFIXED64),
-    "bool_val": (27, _Type.TYPE_BOOL),
-    "string_val": (29, _Type.TYPE_STRING),
-}
-"""Attributes are a oneof; its lists and bytes are not needed."""
-
-
-class NodeType(IntEnum):
-    """The kinds of nodes that say something about a training iteration."""
-
-    METADATA = 1
-    COMPUTE = 4
-    COLLECTIVE = 7
+from p4reduce.workloads.traffic import chakra_pb2 as pb
 
 
 class Collective(IntEnum):
@@ -64,66 +38,11 @@ class Node:
     attributes: dict[str, int | float | str | bool]
 
 
-def _messages() -> tuple[type[Message], type[Message]]:
-    """The classes of GlobalMetadata and Node."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="p4reduce/chakra.proto", package="p4reduce.chakra", syntax="proto3"
-    )
-
-    def declare(message: str, **fields: tuple[int, int] | tuple[int, int, str]) -> None:
-        declared = file.message_type.add(name=message)
-        for name, (number, kind, *of) in fields.items():
-            field = declared.field.add(name=name, number=number, type=kind, label=_Type.LABEL_OPTIONAL)
-            if of:
-                field.type_name = f".p4reduce.chakra.{of[0]}"
-            if name in ("attr", "ctrl_deps", "data_deps"):
-                field.label = _Type.LABEL_REPEATED
-            if name in _VALUES:
-                field.oneof_index = 0
-        if message == "AttributeProto":
-            declared.oneof_decl.add(name="value")
-
-    declare("AttributeProto", name=(1, _Type.TYPE_STRING), **_VALUES)
-    declare(
-        "GlobalMetadata",
-        version=(1, _Type.TYPE_STRING),
-        attr=(2, _Type.TYPE_MESSAGE, "AttributeProto"),
-    )
-    declare(
-        "Node",
-        id=(1, _Type.TYPE_UINT64),
-        name=(2, _Type.TYPE_STRING),
-        type=(3, _Type.TYPE_ENUM, "NodeType"),
-        ctrl_deps=(4, _Type.TYPE_UINT64),
-        data_deps=(5, _Type.TYPE_UINT64),
-        start_time_micros=(6, _Type.TYPE_UINT64),
-        duration_micros=(7, _Type.TYPE_UINT64),
-        attr=(10, _Type.TYPE_MESSAGE, "AttributeProto"),
-    )
-    # JSON has the names; proto3 keeps numbers that are not among them.
-    kinds = file.enum_type.add(name="NodeType")
-    for number, name in enumerate(
-        ("INVALID_NODE", "METADATA_NODE", "MEM_LOAD_NODE", "MEM_STORE_NODE", "COMP_NODE", "COMM_SEND_NODE",
-         "COMM_RECV_NODE", "COMM_COLL_NODE", "STORAGE_NODE", "BATCH_NODE", "CHECKPOINT_NODE")
-    ):  # fmt: skip
-        kinds.value.add(name=name, number=number)
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(file.SerializeToString())
-    metadata, node = (
-        message_factory.GetMessageClass(pool.FindMessageTypeByName(f"p4reduce.chakra.{name}"))
-        for name in ("GlobalMetadata", "Node")
-    )
-    return metadata, node
-
-
-GlobalMetadata, NodeMessage = _messages()
-
-
 def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
     """The nodes of a trace's (uncompressed) content; `where` names it in errors."""
     nodes: list[Node] = []
     for number, encoded in enumerate(_delimited(content, where=where)):
-        message: Any = GlobalMetadata() if number == 0 else NodeMessage()
+        message: Any = pb.GlobalMetadata() if number == 0 else pb.Node()
         try:
             message.ParseFromString(encoded)
         except DecodeError as error:
@@ -154,7 +73,7 @@ def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
     nodes = []
     for number, document in enumerate(documents[1:], start=1):
         try:
-            nodes.append(_node(json_format.ParseDict(document, NodeMessage(), ignore_unknown_fields=True)))
+            nodes.append(_node(json_format.ParseDict(document, pb.Node(), ignore_unknown_fields=True)))
         except (json_format.ParseError, OverflowError) as error:
             raise WorkloadError(f"{where}: object {number} is no Chakra node: {error}") from error
     return tuple(nodes)
@@ -188,7 +107,7 @@ def _delimited(content: bytes, *, where: str) -> Iterator[bytes]:
         number += 1
 
 
-def _node(message: Any) -> Node:
+def _node(message: pb.Node) -> Node:
     attributes = {
         attribute.name: getattr(attribute, value)
         for attribute in message.attr
