@@ -12,15 +12,14 @@ from typing import Any, Final
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
 from p4reduce.workloads.errors import VerificationError, WorkloadError
-from p4reduce.workloads.machine import free_bytes
+from p4reduce.workloads.machine import require_free
 from p4reduce.workloads.team import Answer, Team
-from p4reduce.workloads.tensors import complaint, dtype_of, require_wire
+from p4reduce.workloads.tensors import complaint, dtype_of, elements_of, require_wire
 from topologies import wires
 from topologies.state import ClusterState, HostState
 
 Counters = dict[str, int]
 STALL_S: Final = 60.0  # all workers call at once: who sees no progress for longer has lost its way
-_MAX_BYTES = 2**32
 _TENSORS_A_WORKER = 3  # the tensor, its parts while it is made, the result
 
 
@@ -83,32 +82,20 @@ class Request:
 
     def elements(self) -> int:
         """How many elements that is; WorkloadError where it is none, or not whole."""
-        dtype = dtype_of(self.dtype)
-        require_wire(self.wire, dtype, self.op)
-        size = dtype.itemsize
-        if self.bytes < 1:
-            raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
-        if self.bytes % size:
-            raise WorkloadError(
-                f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes each)"
-            )
-        if self.bytes >= _MAX_BYTES:
-            raise WorkloadError(f"{self.bytes} bytes are too many for one all-reduce: less than 4 GiB")
+        require_wire(self.wire, dtype_of(self.dtype), self.op)
+        elements = elements_of(self.bytes, self.dtype)
         if self.repeat < 1:
             raise WorkloadError("an all-reduce has to run at least once")
-        return self.bytes // size
+        return elements
 
 
 def require_memory(size: int, workers: int) -> None:
     """WorkloadError where the tensors of `workers`, all on this machine, would not fit its memory."""
-    needed = _TENSORS_A_WORKER * size * workers
-    free = free_bytes()
-    if needed > free:
-        raise WorkloadError(
-            f"{workers} workers with tensors of {size} bytes need about "
-            f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: "
-            "ask for fewer bytes"
-        )
+    require_free(
+        _TENSORS_A_WORKER * size * workers,
+        who=f"{workers} workers with tensors of {size} bytes",
+        remedy="ask for fewer bytes",
+    )
 
 
 def measure(team: Team, request: Request) -> Outcome:

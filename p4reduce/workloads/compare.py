@@ -28,7 +28,7 @@ from p4reduce.workloads.strategies.gloo import gloo_missing
 from p4reduce.workloads.strategies.opening import pairs_of
 from p4reduce.workloads.strategies.pairs import job_of
 from p4reduce.workloads.team import Answer, Team
-from p4reduce.workloads.tensors import complaint, dtype_of
+from p4reduce.workloads.tensors import complaint, elements_of
 from topologies.state import ClusterState, HostKind, HostState
 
 Progress = Callable[[str], None]
@@ -54,18 +54,10 @@ class Comparison:
 
     def elements(self) -> int:
         """How many that is; WorkloadError where it is none, or not whole."""
-        size = dtype_of(self.dtype).itemsize
-        if self.bytes < size:
-            raise WorkloadError(f"{self.bytes} bytes are no tensor: at least one element ({size} bytes)")
-        if self.bytes % size:
-            raise WorkloadError(
-                f"{self.bytes} bytes are not a whole number of {self.dtype} elements ({size} bytes)"
-            )
-        if self.bytes >= 1 << 32:
-            raise WorkloadError(f"{self.bytes} bytes are too many for one all-reduce: less than 4 GiB")
+        elements = elements_of(self.bytes, self.dtype)
         if self.rounds < 1:
             raise WorkloadError("a comparison takes at least one round")
-        return self.bytes // size
+        return elements
 
     @property
     def repeat(self) -> int:

@@ -38,6 +38,16 @@ def free_bytes() -> int:
     raise WorkloadError("/proc/meminfo does not say how much memory is available")
 
 
+def require_free(needed: int, *, who: str, remedy: str) -> None:
+    """WorkloadError where so many bytes, for `who`, are not free."""
+    free = free_bytes()
+    if needed > free:
+        raise WorkloadError(
+            f"{who} need about {needed / 2**30:.1f} GiB of this machine's memory, "
+            f"{free / 2**30:.1f} GiB are free: {remedy}"
+        )
+
+
 def _processor() -> str:
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):

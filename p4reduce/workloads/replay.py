@@ -12,7 +12,7 @@ from controller.api.admin import AdminClient
 from controller.config import Target
 from p4reduce.workloads import compare, links, run_file
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.machine import free_bytes
+from p4reduce.workloads.machine import require_free
 from p4reduce.workloads.run_file import Result, Run, Sample, Span
 from p4reduce.workloads.sampling import Sampler, slot_look, slots_of
 from p4reduce.workloads.strategies import names
@@ -194,14 +194,11 @@ def described(workload: Workload, grouped: Sequence[Bucket], *, priority: bool) 
 
 def require_memory(workload: Workload, options: ReplayOptions, *, workers: int) -> None:
     """WorkloadError where the workers' gradients, which all are on this machine, would not fit its memory."""
-    needed = memory_bytes(workload, options, workers=workers)
-    free = free_bytes()
-    if needed > free:
-        raise WorkloadError(
-            f"{workers} workers with {workload.gradient_bytes / 2**20:.0f} MiB of gradients each need about "
-            f"{needed / 2**30:.1f} GiB of this machine's memory, {free / 2**30:.1f} GiB are free: take fewer "
-            "workers, a smaller model, or a part of this one (--scale-size 0.1)"
-        )
+    require_free(
+        memory_bytes(workload, options, workers=workers),
+        who=f"{workers} workers with {workload.gradient_bytes / 2**20:.0f} MiB of gradients each",
+        remedy="take fewer workers, a smaller model, or a part of this one (--scale-size 0.1)",
+    )
 
 
 def memory_bytes(workload: Workload, options: ReplayOptions, *, workers: int) -> int:

@@ -29,6 +29,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "bfloat16": BFLOAT16,
 }
 OPERATIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
+_MAX_BYTES = 1 << 32
 _PART = 1 << 20  # elements looked at together: the check's memory stays small
 
 
@@ -56,6 +57,18 @@ def dtype_of(name: str) -> np.dtype[Any]:
     if name.lower() not in DTYPES:
         raise WorkloadError(f"{name!r} is no element type; there are {', '.join(DTYPES)}")
     return DTYPES[name.lower()]
+
+
+def elements_of(size: int, dtype: str) -> int:
+    """How many elements a tensor of `size` bytes has; WorkloadError where it can have none, or too many."""
+    each = dtype_of(dtype).itemsize
+    if size < each:
+        raise WorkloadError(f"{size} bytes are no tensor: at least one element ({each} bytes)")
+    if size % each:
+        raise WorkloadError(f"{size} bytes are not a whole number of {dtype} elements ({each} bytes)")
+    if size >= _MAX_BYTES:
+        raise WorkloadError(f"{size} bytes are too many for one all-reduce: less than 4 GiB")
+    return size // each
 
 
 def operation_of(name: str) -> Reduction:

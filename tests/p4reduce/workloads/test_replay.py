@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from p4reduce.workloads import replay
+from p4reduce.workloads import machine
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.replay import (
     ReplayOptions,
@@ -105,7 +105,7 @@ def test_memory_is_that_of_all_workers() -> None:
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "free_bytes", lambda: 2 << 30)
+    monkeypatch.setattr(machine, "free_bytes", lambda: 2 << 30)
     with pytest.raises(WorkloadError, match=r"8 workers with 16 MiB of gradients each need about 2\.7 GiB"):
         require_memory(MODEL, ReplayOptions(), workers=8)
 
