@@ -3,10 +3,9 @@
     sudo .venv/bin/python -m bench.switch --json results.json
 
 All in one run, in turns, round by round: (a) `native/forwarder.c`, which only moves frames between two
-veths, in three variants (the fastest is the ceiling); (b) soft_switch with the router l3.p4 of its tests
-between two ports; (c) soft_switch with p4src's program, adding up the messages of a job on 4 or 8 ports,
-in packets of 1, 4 and 16 chunks (path MTU 256, 1024, 4096); (d) the same on BMv2, which is measured on both
-processors too, and the better figure counts.
+veths: the ceiling; (b) soft_switch with the router l3.p4 of its tests between two ports; (c) soft_switch with
+p4src's program, adding up the messages of a job on 4 or 8 ports, in packets of 1, 4 and 16 chunks (path MTU
+256, 1024, 4096); (d) the same on BMv2, which is measured on both processors too: the better figure counts.
 
 The set-up is the same for all: what forwards has one processor, the hosts (one thread, `native/traffic.c`)
 another, and neither falls asleep. Every port gets and gives a packet in every round: in (c) a slot takes one
@@ -52,11 +51,6 @@ from controller.switches.pipeline import Program
 from topologies.switches import BMV2
 
 ROUTER: Final = Path(__file__).parents[1] / "tests" / "soft_switch" / "programs"
-VARIANTS: Final = {
-    "v2": "TPACKET_V2 ring, sendmmsg out of it",
-    "v3": "TPACKET_V3 ring, sendmmsg out of it",
-    "tx": "TPACKET_V2 rings in and out, one copy between them and one out",
-}
 CHUNKS: Final = (1, 4, 16)
 PORTS: Final = (4, 8)
 WINDOW: Final = 128  # packets under way on a port
@@ -123,10 +117,9 @@ class Bench:
         """Start what the parts need."""
         parts = self.arguments.parts
         if "ceiling" in parts:
-            for variant in VARIANTS:
-                words = [str(self.native["forwarder"]), variant, "s1", "s2"]
-                made = self.stack.enter_context(subject(f"f{variant}", 2, words, self.processors))
-                self._crossing(f"forwarder {variant}", made, "C", routed=False)
+            words = [str(self.native["forwarder"]), "s1", "s2"]
+            made = self.stack.enter_context(subject("f", 2, words, self.processors))
+            self._crossing("forwarder", made, "C", routed=False)
         self._switches("soft_switch", None)
         if bmv2 is not None:
             self._switches("BMv2", bmv2)
@@ -237,18 +230,13 @@ def by_chunks_and_ports(cases: Sequence[Case]) -> dict[str, dict[str, int]] | No
 
 def summary(cases: Sequence[Case], reference: int) -> dict[str, Any]:
     """The figures that others ask for. Plain numbers are those of packets with `reference` chunks."""
-    forwarders = [case for case in cases if case.switch == "C"]
     own = [case for case in cases if case.switch == "soft_switch"]
     theirs = [case for case in cases if case.switch == "BMv2"]
-    ceiling = {
-        str(chunks): max((case for case in forwarders if case.chunks == chunks), key=lambda case: case.pps)
-        for chunks in sorted({case.chunks for case in forwarders})
-    }
+    ceiling = {str(case.chunks): case for case in cases if case.switch == "C"}
     beside = [(case, ceiling[str(case.chunks)]) for case in own if str(case.chunks) in ceiling]
     l3 = by_chunks(own, "l3") or {}
     return {
         "ceiling_pps": round(ceiling[str(reference)].pps) if str(reference) in ceiling else None,
-        "ceiling_variant": {chunks: case.what.split()[1] for chunks, case in ceiling.items()},
         "ceiling_pps_by_chunks": {chunks: round(case.pps) for chunks, case in ceiling.items()},
         "l3_pps": l3.get(str(reference)),
         "l3_pps_by_chunks": l3,
