@@ -12,28 +12,14 @@ import numpy as np
 
 from bench.accuracy_tensors import LATE_STEPS, SEED, WORKERS, Rows
 from p4reduce.workloads.digits import CLASSES, PIXELS, Samples, load
+from p4reduce.workloads.traffic.buckets import buckets
+from p4reduce.workloads.traffic.model import Layer, Workload
 
-FIRST_BUCKET_BYTES: Final = 1024 * 1024  # DDP's own
-BUCKET_BYTES: Final = 25 * 1024 * 1024
 _SIDE: Final = 8
 _SHADES: Final = 17  # of a pixel
 _BATCH: Final = 32
 _RATE: Final = 1e-3
 _WIDTH: Final = 64
-
-
-def buckets(sizes: Sequence[int], *, itemsize: int = 4) -> list[list[int]]:
-    """Which parameters share a bucket: in reverse order of registration, up to where each reaches its cap."""
-    made: list[list[int]] = []
-    open_bucket: list[int] = []
-    filled = 0
-    for number in reversed(range(len(sizes))):
-        open_bucket.append(number)
-        filled += sizes[number] * itemsize
-        if filled >= (BUCKET_BYTES if made else FIRST_BUCKET_BYTES):
-            made.append(open_bucket)
-            open_bucket, filled = [], 0
-    return [*made, open_bucket] if open_bucket else made
 
 
 def models() -> Iterator[tuple[str, list[Rows]]]:
@@ -60,7 +46,8 @@ def models() -> Iterator[tuple[str, list[Rows]]]:
 
 def _gradients(model: Any, loss: Callable[[Any, Samples], Any], shards: Sequence[Samples]) -> list[Rows]:
     parameters = list(model.parameters())
-    together = buckets([one.numel() for one in parameters])
+    layers = tuple(Layer(str(number), one.numel(), 0, 0) for number, one in enumerate(parameters))
+    together = [bucket.layers for bucket in buckets(Workload("a model", "digits", layers))]
     rows: list[list[Any]] = [[] for _ in together]
     for shard in shards:
         model.zero_grad()

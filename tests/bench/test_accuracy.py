@@ -11,7 +11,6 @@ import pytest
 
 from bench import accuracy
 from bench.accuracy_figure import figure
-from bench.accuracy_models import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets
 from bench.accuracy_tensors import CONSTRUCTED, WORKERS, as_type, constructed
 from host_agent.quantisation import BFLOAT16
 from p4reduce.simulation.cases import Case, same_bits
@@ -80,12 +79,6 @@ def test_tables_and_figure_have_every_type_and_way() -> None:
     drawn = ElementTree.fromstring(figure(rows))
     texts = ["".join(one.itertext()) for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert set(accuracy.METHODS) <= set(texts)
-
-
-def test_buckets_are_ddps() -> None:
-    whole = BUCKET_BYTES // 4
-    assert buckets([1, 2, 3]) == [[2, 1, 0]]
-    assert buckets([whole, 5, whole - 5, FIRST_BUCKET_BYTES // 4, 0]) == [[4, 3], [2, 1], [0]]
 
 
 def test_float16_is_scaled_into_its_range() -> None:
