@@ -105,9 +105,9 @@ class Errors:
             yield power, powers == power
 
 
-def blocks_of(dtype: np.dtype[Any]) -> Blocks:
-    """As a job with this path MTU cuts a tensor of that type."""
-    return Blocks.of(path_mtu=PATH_MTU, message_packets=MESSAGE_PACKETS, half=is_half(dtype))
+def blocks_of(*, half: bool) -> Blocks:
+    """As a job cuts a tensor for lanes of 32 bits, or of 16."""
+    return Blocks.of(path_mtu=PATH_MTU, message_packets=MESSAGE_PACKETS, half=half)
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
@@ -117,7 +117,8 @@ def is_half(dtype: np.dtype[Any]) -> bool:
 
 def in_network(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Ranks behind one switch."""
-    out, _ = block_sum(arrays, blocks_of(arrays[0].dtype), half=is_half(arrays[0].dtype))
+    half = is_half(arrays[0].dtype)
+    out, _ = block_sum(arrays, blocks_of(half=half), half=half)
     return out
 
 
@@ -125,7 +126,8 @@ def in_two_racks(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """Half of the ranks behind each of two leaves, whose sums a spine adds."""
     ranks = range(len(arrays))
     racks = (ranks[: len(arrays) // 2], ranks[len(arrays) // 2 :])
-    out, _ = block_sum(arrays, blocks_of(arrays[0].dtype), half=is_half(arrays[0].dtype), racks=racks)
+    half = is_half(arrays[0].dtype)
+    out, _ = block_sum(arrays, blocks_of(half=half), half=half, racks=racks)
     return out
 
 
@@ -169,7 +171,7 @@ def errors(arrays: Sequence[NDArray[Any]], method: str) -> Errors:
     wide = np.stack(arrays).astype(np.float64)
     exact, own = wide.sum(axis=0), np.abs(wide).max(axis=0)
     block = np.empty_like(own)
-    for place in blocks_of(arrays[0].dtype).slices(own.size):
+    for place in blocks_of(half=is_half(arrays[0].dtype)).slices(own.size):
         block[place] = max_abs(own[place])
     error = np.abs(WAYS[method](arrays).astype(np.float64) - exact)
     there = own > 0

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from bench.accuracy import MESSAGE_PACKETS, PATH_MTU
+from bench.accuracy import blocks_of
 from host_agent.quantisation import (
     BFLOAT16,
     SPECIAL,
@@ -35,11 +35,6 @@ _HUGE_EVERY: Final = 64  # elements: each block has some
 
 Rows = NDArray[np.float32]  # a worker each
 Way = Callable[[Rows], Floats]  # of summing one tensor, step after step
-
-
-def blocks_of(*, half: bool) -> Blocks:
-    """As a job cuts a tensor for lanes of 32 bits, or of 16."""
-    return Blocks.of(path_mtu=PATH_MTU, message_packets=MESSAGE_PACKETS, half=half)
 
 
 def in_network(dtype: Any, *, half: bool) -> Way:
