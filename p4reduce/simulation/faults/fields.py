@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -136,8 +137,14 @@ def _dataclass(kind: Any, values: dict[str, Any], where: str) -> Any:
         needed = field.default is field.default_factory is dataclasses.MISSING
         if needed and name not in values:
             raise FieldError(_inside(where, name), dataclasses.MISSING, "there")
-    kinds = get_type_hints(kind, include_extras=True)
+    kinds = _kinds(kind)
     return kind(**{name: _built(kinds[name], value, _inside(where, name)) for name, value in values.items()})
+
+
+@cache
+def _kinds(kind: type) -> dict[str, Any]:
+    """Of a dataclass's fields; looking them up takes longer than reading an object."""
+    return get_type_hints(kind, include_extras=True)
 
 
 def _inside(where: str, name: str) -> str:
