@@ -34,6 +34,13 @@ def sixteen(request: pytest.FixtureRequest) -> Iterator[Fabric]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def team(four: Fabric) -> Iterator[Team]:
+    """Four workers in a job, whose collectives follow each other."""
+    with joined(four, 4) as members:
+        yield members
+
+
 @pytest.mark.parametrize("workers", [2, 3, 4, 8, 16])
 def test_any_number_of_workers(workers: int, sixteen: Fabric) -> None:
     with joined(sixteen, workers, job=f"of-{workers}", path_mtu=1024) as team:
@@ -63,15 +70,12 @@ def test_two_jobs_at_once_do_not_disturb_each_other(sixteen: Fabric) -> None:
             members.do("leave")
 
 
-def test_every_element_type_and_operation(four: Fabric) -> None:
-    with joined(four, 4) as team:
-        for seed, (dtype, op) in enumerate(itertools.product(DTYPES, OPERATIONS)):
-            for elements in (1, 777, 30_001):
-                (first, *_) = all_reduce(
-                    team, elements=elements, dtype=dtype, op=op, seed=seed, racks=team.racks
-                )
-                exact = dtype == "int32" or op in ("max", "min")
-                assert first["check"]["exact" if exact else "same_bits"]
+def test_every_element_type_and_operation(team: Team) -> None:
+    for seed, (dtype, op) in enumerate(itertools.product(DTYPES, OPERATIONS)):
+        for elements in (1, 777, 30_001):
+            (first, *_) = all_reduce(team, elements=elements, dtype=dtype, op=op, seed=seed, racks=team.racks)
+            exact = dtype == "int32" or op in ("max", "min")
+            assert first["check"]["exact" if exact else "same_bits"]
 
 
 def test_results_and_counters_do_not_depend_on_the_switch() -> None:
@@ -111,58 +115,54 @@ def test_thirty_two_megabytes() -> None:
         assert 32_000_000 < answer["bytes_sent"] < 1.1 * 32_000_000 + repeated
 
 
-def test_inf_and_nan_come_through(four: Fabric) -> None:
-    with joined(four, 4) as team:
-        answers = team.do(
-            "all_reduce",
-            per_rank=[{"special": {"3": float("inf")}}, {"special": {"5": float("nan")}}, {}, {}],
-            elements=1000,
-            dtype="float32",
+def test_inf_and_nan_come_through(team: Team) -> None:
+    answers = team.do(
+        "all_reduce",
+        per_rank=[{"special": {"3": float("inf")}}, {"special": {"5": float("nan")}}, {}, {}],
+        elements=1000,
+        dtype="float32",
+    )
+    assert answers[0]["special"]["3"] == "inf"
+    assert answers[1]["special"]["5"] == "nan"
+    assert len({answer["digest"] for answer in answers}) == 1
+    all_reduce(team, elements=1000, dtype="float32")  # and the switch goes on
+
+
+def test_ring_over_the_same_connections(team: Team) -> None:
+    for dtype, op in itertools.product(DTYPES, OPERATIONS):
+        (first, *_) = all_reduce(
+            team, elements=10_007, dtype=dtype, op=op, strategy="ring", seed=2, racks=team.racks
         )
-        assert answers[0]["special"]["3"] == "inf"
-        assert answers[1]["special"]["5"] == "nan"
-        assert len({answer["digest"] for answer in answers}) == 1
-        all_reduce(team, elements=1000, dtype="float32")  # and the switch goes on
-
-
-def test_ring_over_the_same_connections(four: Fabric) -> None:
-    with joined(four, 4) as team:
-        for dtype, op in itertools.product(DTYPES, OPERATIONS):
-            (first, *_) = all_reduce(
-                team, elements=10_007, dtype=dtype, op=op, strategy="ring", seed=2, racks=team.racks
-            )
-            exact = dtype == "int32" or op in ("max", "min")
-            assert first["check"]["exact" if exact else "same_bits"]
-            whole = 10_007 * dtype_of(dtype).itemsize
-            repeated = first["retransmissions"] * (1024 + 128)
-            assert 1.5 * whole < first["bytes_sent"] < 2 * whole + repeated
-        # Back and forth: the two ways share queue pairs and message numbers.
-        all_reduce(team, elements=10_007, dtype="int32", seed=4)
-        all_reduce(team, elements=10_007, dtype="int32", strategy="ring", seed=5)
+        exact = dtype == "int32" or op in ("max", "min")
+        assert first["check"]["exact" if exact else "same_bits"]
+        whole = 10_007 * dtype_of(dtype).itemsize
+        repeated = first["retransmissions"] * (1024 + 128)
+        assert 1.5 * whole < first["bytes_sent"] < 2 * whole + repeated
+    # Back and forth: the two ways share queue pairs and message numbers.
+    all_reduce(team, elements=10_007, dtype="int32", seed=4)
+    all_reduce(team, elements=10_007, dtype="int32", strategy="ring", seed=5)
 
 
 @pytest.mark.parametrize(
     ("dtype", "wire"), [*((dtype, "full") for dtype in DTYPES[1:]), ("float32", "16bit")]
 )
-def test_training_with_gradients_of_each_type(four: Fabric, dtype: str, wire: str, tmp_path: Path) -> None:
+def test_training_with_gradients_of_each_type(team: Team, dtype: str, wire: str, tmp_path: Path) -> None:
     record = tmp_path / "sums.npy"
     how: dict[str, Any] = {"seed": 1, "dtype": dtype, "wire": wire}
-    with joined(four, 4) as team:
-        answers = team.do("train", steps=5, record=str(record), **how)
+    answers = team.do("train", steps=5, record=str(record), **how)
     assert len({answer["digest"] for answer in answers}) == 1
     assert answers[0]["bytes"] == 9610 * dtype_of(dtype).itemsize
     assert compare(record, world_size=4, by_ring=answers[0]["by_ring"], **how).within_bound
 
 
 @pytest.mark.parametrize("op", ["sum", "avg"])
-def test_float32_over_16_bits_has_the_bits_of_the_reference(four: Fabric, op: str) -> None:
-    with joined(four, 4) as team:
-        for elements in (500, 30_001):
-            how: dict[str, Any] = {"elements": elements, "dtype": "float32", "op": op, "seed": 1}
-            (first, *_) = all_reduce(team, **how, racks=team.racks, wire="16bit")
-            assert first["check"]["same_bits"]
-            (full, *_) = all_reduce(team, **how, racks=team.racks)
-            assert (first["digest"] == full["digest"]) == (elements == 500)  # small ones go whole
+def test_float32_over_16_bits_has_the_bits_of_the_reference(team: Team, op: str) -> None:
+    for elements in (500, 30_001):
+        how: dict[str, Any] = {"elements": elements, "dtype": "float32", "op": op, "seed": 1}
+        (first, *_) = all_reduce(team, **how, racks=team.racks, wire="16bit")
+        assert first["check"]["same_bits"]
+        (full, *_) = all_reduce(team, **how, racks=team.racks)
+        assert (first["digest"] == full["digest"]) == (elements == 500)  # small ones go whole
 
 
 def test_one_job_after_the_other_uses_the_switch_anew(four: Fabric) -> None:
