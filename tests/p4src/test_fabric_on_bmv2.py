@@ -13,7 +13,7 @@ from p4reduce.simulation.bmv2 import Bmv2
 from p4reduce.simulation.faults.schedule import Rates, Schedule
 from tests.p4reduce.simulation.worlds import a_gather, a_job, a_schedule, a_sum, frames_of, recorded, written
 from tests.p4src.entry_pair import FLOW_COUNTERS
-from tests.p4src.test_fabric_against_model import something_else
+from tests.p4src.strange import something_else
 from tests.soft_switch.switches import BMV2
 
 pytestmark = [

@@ -22,8 +22,8 @@ from p4reduce.oracle.state import MOST_AGGREGATED
 from p4reduce.oracle.tree_packets import Kind, TreeFlags, TreePacket
 from tests.controller.bench import fabric, member
 from tests.p4src.entry_pair import EntryPair
+from tests.p4src.pair import LANES, Pair
 from tests.p4src.rack import CompiledRack
-from tests.p4src.test_against_model import LANES, Pair
 
 pytestmark = pytest.mark.slow
 MOST = IN_NETWORK_LIMIT + 2**28  # what begins before the limit may end here

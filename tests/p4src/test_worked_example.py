@@ -17,8 +17,8 @@ from host_agent.wire.headers import Bth, Ethernet, IPv4, Opcode, RocePacket, Udp
 from p4reduce.oracle.tree_packets import TreePacket
 from tests.controller.bench import fabric, member
 from tests.p4src.entry_pair import EntryPair
+from tests.p4src.pair import LANES, Pair
 from tests.p4src.rack import CompiledRack
-from tests.p4src.test_against_model import LANES, Pair
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
 CONTRIBUTIONS = ([7, -1, 100], [5, -2, 23])

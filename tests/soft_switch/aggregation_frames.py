@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from host_agent.wire import psn as psn_math
-from tests.p4src.test_against_model import Pair
+from tests.p4src.pair import Pair
 
 PORTS = (1, 2, 3, 4)
 

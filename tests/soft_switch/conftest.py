@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from soft_switch.dataplane import DataPlane
+from tests.soft_switch.beside_bmv2 import PORTS, Both
 from tests.soft_switch.programs import program
+from tests.soft_switch.switches import Bench, Fence, Wire, namespace, running, unique
 
 PlaneFactory = Callable[[str], DataPlane]
 
@@ -25,3 +28,23 @@ def plane_with() -> Iterator[PlaneFactory]:
     yield make
     for plane in planes:
         plane.close()
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """This switch and BMv2 in one namespace, each with four ports."""
+    names = {kind: {p: (f"{kind}w{p}", f"{kind}s{p}") for p in PORTS} for kind in "ab"}
+    with ExitStack() as stack:
+        space = stack.enter_context(
+            namespace(unique("p4cmp"), [p for n in names.values() for p in n.values()])
+        )
+        benches = []
+        for pairs in names.values():
+            wires = {port: Wire(space, far) for port, (far, _) in pairs.items()}
+            benches.append(Bench(wires, Fence()))
+            stack.callback(benches[-1].close)
+        switches = [
+            stack.enter_context(running(space, {p: near for p, (_, near) in pairs.items()}, bmv2=kind == "b"))
+            for kind, pairs in names.items()
+        ]
+        yield switches, benches

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 from finsy.proto import U128, p4i, p4r, p4r_grpc
@@ -278,3 +279,17 @@ def unique(prefix: str) -> str:
 
 
 _numbers = iter(range(1 << 30))
+
+
+def arbitrate(stub: p4r_grpc.P4RuntimeStub, election: int) -> Any:
+    """A controller's stream that stays open; what it is answered is read."""
+    release = threading.Event()
+
+    def requests() -> Iterator[p4r.StreamMessageRequest]:
+        bid = p4r.MasterArbitrationUpdate(device_id=0, election_id=U128.encode(election))
+        yield p4r.StreamMessageRequest(arbitration=bid)
+        release.wait(60)
+
+    stream = stub.StreamChannel(requests())
+    next(iter(stream))
+    return stream

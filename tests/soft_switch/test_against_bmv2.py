@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
@@ -13,17 +12,15 @@ import pytest
 
 from host_agent.wire.headers import RocePacket
 from soft_switch.dataplane import DataPlane, Exact, Lpm, Match, MeterConfig, Range, Ternary
+from tests.p4src.pair import RNR_NAK, Pair, too_early
 from tests.p4src.rack import CompiledRack, mac
-from tests.p4src.test_against_model import RNR_NAK, Pair, too_early
 from tests.soft_switch import bits
 from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
+from tests.soft_switch.beside_bmv2 import PORTS, BeforeParser, Both, assert_alike
+from tests.soft_switch.layouts import FLOW_COMMAND, METERED, SEEN, flow_frame, labels_frame
+from tests.soft_switch.layouts import STATE_COMMAND as COMMAND
 from tests.soft_switch.programs import p4info, program
-from tests.soft_switch.switches import BMV2, Bench, Fence, Switch, Wire, namespace, running, unique
-from tests.soft_switch.test_compiler_meters import METERED
-from tests.soft_switch.test_compiler_parser import labels_frame
-from tests.soft_switch.test_compiler_passes import COMMAND as FLOW_COMMAND
-from tests.soft_switch.test_compiler_passes import SEEN, flow_frame
-from tests.soft_switch.test_compiler_state import COMMAND
+from tests.soft_switch.switches import BMV2, Fence, Switch
 
 pytestmark = [
     pytest.mark.emulation,
@@ -32,42 +29,7 @@ pytestmark = [
     pytest.mark.timeout(180),
 ]
 
-PORTS = (1, 2, 3, 4)
 P4REDUCE = Path(__file__).parents[2] / "p4src" / "build"
-Frames = Sequence[tuple[int, bytes]]
-Both = tuple[list[Switch], list[Bench]]
-
-
-@pytest.fixture
-def both() -> Iterator[Both]:
-    """This switch and BMv2 in one namespace, each with four ports."""
-    names = {kind: {p: (f"{kind}w{p}", f"{kind}s{p}") for p in PORTS} for kind in "ab"}
-    with ExitStack() as stack:
-        space = stack.enter_context(
-            namespace(unique("p4cmp"), [p for n in names.values() for p in n.values()])
-        )
-        benches = []
-        for pairs in names.values():
-            wires = {port: Wire(space, far) for port, (far, _) in pairs.items()}
-            benches.append(Bench(wires, Fence()))
-            stack.callback(benches[-1].close)
-        switches = [
-            stack.enter_context(running(space, {p: near for p, (_, near) in pairs.items()}, bmv2=kind == "b"))
-            for kind, pairs in names.items()
-        ]
-        yield switches, benches
-
-
-def assert_alike(both: Both, frames: Frames, *, batch: int = 1) -> dict[int, list[bytes]]:
-    """What leaves, after asserting that it is the same for both."""
-    switches, benches = both
-    ours, theirs = (bench.play(frames, batch=batch) for bench in benches)
-    for port in PORTS:
-        for number, (a, b) in enumerate(zip(ours[port], theirs[port], strict=False)):
-            assert a.hex() == b.hex(), f"frame {number} that left port {port}"
-        assert len(ours[port]) == len(theirs[port])
-    assert switches[0].counters() == switches[1].counters()
-    return ours
 
 
 def l3_entries(switch: Switch, chance: random.Random) -> None:
@@ -159,16 +121,6 @@ def test_router(both: Both) -> None:
     frames.sort(key=lambda item: item[0])  # so that there are batches
     left = assert_alike(both, frames, batch=10)
     assert all(len(frames) > 30 for frames in left.values())
-
-
-class BeforeParser(Fence):
-    """For programs that do not look at IP: any frame whose first bytes say `forward to port 1`."""
-
-    def __init__(self, head: bytes) -> None:
-        self.head = head
-
-    def frame(self, port: int) -> bytes:
-        return self.head
 
 
 def test_parser(both: Both) -> None:

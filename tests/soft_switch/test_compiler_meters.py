@@ -14,15 +14,8 @@ from soft_switch.dataplane import DataPlane, Exact, MeterConfig
 from soft_switch.errors import TableError, UnknownEntry
 from tests.soft_switch.bits import pack, size, unpack
 from tests.soft_switch.conftest import PlaneFactory
+from tests.soft_switch.layouts import METERED
 
-METERED = {
-    "kind": 8,
-    "index": 32,
-    "packets_color": 8,
-    "bytes_color": 8,
-    "entry_color": 8,
-    "hit": 8,
-}
 GREEN, YELLOW, RED = range(3)
 TABLE = "TestIngress.entries"
 

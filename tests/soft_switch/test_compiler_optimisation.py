@@ -16,9 +16,9 @@ from p4reduce.simulation.rack import routes_of
 from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact
+from tests.p4src.pair import Pair
 from tests.p4src.rack import JSON as P4REDUCE
 from tests.p4src.rack import CompiledRack
-from tests.p4src.test_against_model import Pair
 from tests.soft_switch.aggregation_frames import NoPlane, p4reduce_frames
 from tests.soft_switch.bits import pack, unpack
 from tests.soft_switch.bmv2_json import Json, assign, call, const, field, operation, program

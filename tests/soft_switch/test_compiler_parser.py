@@ -9,12 +9,11 @@ import pytest
 
 from soft_switch.dataplane import DataPlane
 from tests.soft_switch.bits import pack, unpack
+from tests.soft_switch.layouts import DEPTH, LABEL, labels_frame
 from tests.soft_switch.programs import program
 
-LABEL = {"label": 20, "traffic_class": 3, "bottom": 1, "ttl": 8}
 REPORT = {"error_code": 8, "branch": 8, "labels": 8, "peeked": 8, "length": 32}
 NO_ERROR, TOO_SHORT, STACK, BAD_VERSION = 0, 1, 3, 10
-DEPTH = 4
 
 
 def expected(frame: bytes) -> bytes:
@@ -94,16 +93,6 @@ def plane() -> Iterator[DataPlane]:
     made.load(program("stacks"))
     yield made
     made.close()
-
-
-def labels_frame(chance: random.Random) -> bytes:
-    count = chance.randint(1, DEPTH + 1)
-    stack = [
-        {"label": chance.choice([0xABCDE, 0x12345, chance.getrandbits(20)]), "ttl": chance.getrandbits(8)}
-        for _ in range(count)
-    ]
-    stack[-1]["bottom"] = 1
-    return bytes([1, 0]) + b"".join(pack(LABEL, label) for label in stack)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -13,41 +13,14 @@ import pytest
 
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import TableError, UnknownEntry
-from tests.soft_switch.bits import pack, size, unpack
+from tests.soft_switch.bits import size, unpack
 from tests.soft_switch.conftest import PlaneFactory
+from tests.soft_switch.layouts import FLOW_COMMAND as COMMAND
+from tests.soft_switch.layouts import SEEN, flow_frame
 from tests.soft_switch.programs import program
 
 pytestmark = pytest.mark.slow
 
-COMMAND = {
-    "ingress_op": 8,
-    "egress_op": 8,
-    "rounds": 8,
-    "port": 8,
-    "session": 16,
-    "group": 16,
-    "length": 16,
-    "value": 32,
-}
-SEEN = {
-    "parser_port": 16,
-    "parser_instance": 32,
-    "port": 16,
-    "instance": 32,
-    "packet_length": 32,
-    "kept": 32,
-    "kept_too": 16,
-    "egress_port": 16,
-    "egress_instance": 32,
-    "egress_length": 32,
-    "egress_kept": 32,
-    "egress_kept_too": 16,
-    "rid": 16,
-    "spec": 16,
-    "error_code": 8,
-    "queued": 8,
-    "priority": 8,
-}
 LENGTH = size(COMMAND) + size(SEEN)
 # Ingress asks with one set of bits, egress with another.
 CLONE, CLONE_KEEP, RESUBMIT, DIGEST, MULTICAST, DROP, TRUNCATE, EXIT = (1 << bit for bit in range(8))
@@ -66,11 +39,6 @@ PLAIN = {
 }
 
 Left = list[tuple[int, dict[str, int], bytes]]
-
-
-def flow_frame(**command: int) -> bytes:
-    """A packet for `flow.p4`; what is seen of it is zero so far."""
-    return pack(COMMAND, command) + pack(SEEN, {})
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["optimised", "plain"])

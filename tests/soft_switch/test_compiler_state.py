@@ -14,9 +14,9 @@ import pytest
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import TableError, UnknownEntry
 from tests.soft_switch.bits import pack, size, unpack
+from tests.soft_switch.layouts import STATE_COMMAND as COMMAND
 from tests.soft_switch.programs import program
 
-COMMAND = {"op": 8, "index": 32, "value": 32, "wide": 2048}
 DIGEST = {"crc32": 32, "crc16": 16, "csum16": 16, "xor16": 16, "bounded": 32, "masked": 32}
 CELLS, CHUNKS, FLAGS = 8, 4, 64
 

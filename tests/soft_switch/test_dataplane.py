@@ -13,8 +13,8 @@ from soft_switch.dataplane import DataPlane
 from tests.p4src.rack import JSON as P4REDUCE
 from tests.soft_switch.bits import pack
 from tests.soft_switch.conftest import PlaneFactory
+from tests.soft_switch.layouts import STATE_COMMAND as COMMAND
 from tests.soft_switch.programs import NAMES, program
-from tests.soft_switch.test_compiler_state import COMMAND
 
 pytestmark = pytest.mark.slow
 

@@ -16,8 +16,8 @@ from soft_switch.build import OPTIMISED, Stop, Stopped, build_program, cache_dir
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import ProgramError
 from tests.soft_switch.bits import pack
+from tests.soft_switch.layouts import STATE_COMMAND as COMMAND
 from tests.soft_switch.programs import program
-from tests.soft_switch.test_compiler_state import COMMAND
 
 pytestmark = pytest.mark.slow
 

@@ -15,12 +15,22 @@ from typing import Any
 
 import grpc
 import pytest
-from finsy.proto import U128, p4r, p4r_grpc
+from finsy.proto import U128, p4r
 
 from soft_switch.dataplane import DataPlane
 from tests.host_agent.transport.namespaces import inside, run
 from tests.soft_switch.programs import HERE, p4info, program
-from tests.soft_switch.switches import TIMEOUT_S, Switch, Wire, add_veth, namespace, running, unique, wait_for
+from tests.soft_switch.switches import (
+    TIMEOUT_S,
+    Switch,
+    Wire,
+    add_veth,
+    arbitrate,
+    namespace,
+    running,
+    unique,
+    wait_for,
+)
 
 pytestmark = [pytest.mark.emulation, pytest.mark.timeout(180)]
 
@@ -216,20 +226,6 @@ def test_a_signal_during_compilation(tmp_path: Path, number: signal.Signals) -> 
     assert not list(programs.glob("*.tmp"))
 
 
-def arbitrate(stub: p4r_grpc.P4RuntimeStub, election: int) -> Any:
-    """A controller's stream that stays open; what it is answered is read."""
-    release = threading.Event()
-
-    def requests() -> Iterator[p4r.StreamMessageRequest]:
-        bid = p4r.MasterArbitrationUpdate(device_id=0, election_id=U128.encode(election))
-        yield p4r.StreamMessageRequest(arbitration=bid)
-        release.wait(60)
-
-    stream = stub.StreamChannel(requests())
-    next(iter(stream))
-    return stream
-
-
 def test_clients_that_leave_in_the_middle(space: str) -> None:
     """Of a write of many updates, of a read, of a stream, of a pipeline's load; others are served on."""
     with running(space, {port: near for port, (_, near) in NAMES.items()}) as switch:
@@ -288,7 +284,7 @@ def test_a_client_that_is_killed(space: str, tmp_path: Path) -> None:
     """In the middle of writes, with an open stream: the next controller takes over."""
     script = """
 import sys
-from tests.soft_switch.test_robust import arbitrate
+from tests.soft_switch.switches import arbitrate
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc
 stub = p4r_grpc.P4RuntimeStub(grpc.insecure_channel(sys.argv[1]))

@@ -10,13 +10,11 @@ import pytest
 from finsy.proto import U128, p4r
 
 from soft_switch.dataplane import Match, Range, Ternary
+from tests.soft_switch.beside_bmv2 import BeforeParser, Both, Frames, assert_alike
 from tests.soft_switch.bits import pack, unpack
 from tests.soft_switch.programs import p4info, program
-from tests.soft_switch.server.test_action_profiles import KEY, RESULT, call, entry, group, member, one_shot
+from tests.soft_switch.server.profiles import KEY, RESULT, call, entry, group, member, one_shot
 from tests.soft_switch.switches import BMV2, TIMEOUT_S, Switch
-from tests.soft_switch.test_against_bmv2 import BeforeParser, Both, Frames, assert_alike, both
-
-__all__ = ["both"]  # the fixture
 
 pytestmark = [
     pytest.mark.emulation,

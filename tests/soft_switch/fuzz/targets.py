@@ -16,7 +16,7 @@ from soft_switch.bmv2.reader import read_program
 from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane, Exact, Lpm
 from tests.p4reduce.simulation.worlds import frames_of, recorded, written
-from tests.p4src.test_fabric_against_model import something_else
+from tests.p4src.strange import something_else
 from tests.soft_switch.fuzz.entries import fill
 from tests.soft_switch.fuzz.packets import PacketMaker
 from tests.soft_switch.fuzz.recording import recorded as recorded_calls

@@ -10,7 +10,7 @@ import pytest
 from finsy.proto import p4d, p4r
 
 from tests.soft_switch.server.features import MIRRORS, STATIONS, call, mirror, station
-from tests.soft_switch.server.test_atomicity import BEFORE, DEFAULT, WILDCARDS
+from tests.soft_switch.server.written import BEFORE, DEFAULT, WILDCARDS
 
 if TYPE_CHECKING:
     from tests.soft_switch.server.conftest import Controller, FakePlane
