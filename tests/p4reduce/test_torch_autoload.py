@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed: 'make gloo' installs it")
 
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, **environment: str) -> str:
