@@ -6,6 +6,7 @@ import json
 import logging
 import queue
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -284,16 +285,25 @@ class TestLimits:
     def test_sessions_that_say_nothing_do_not_take_all_places(self, tight: Service) -> None:
         """Which of them get a place is up to gRPC, which does not hand them over in order."""
         refused = queue.Queue[grpc.StatusCode]()
+        done = threading.Event()
+
+        def silent() -> Iterator[pb.WorkerMessage]:
+            done.wait(120)
+            yield from ()
+
         with AdminClient(tight.unix) as admin, grpc.insecure_channel(tight.address) as channel:
             stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
-            held = [stub.Session(iter(lambda: time.sleep(30), 0), timeout=120) for _ in range(40)]
-            for call in held:
-                call.add_done_callback(lambda call: refused.put(call.code()))
-            codes = [refused.get(timeout=120) for _ in held[TIGHT.sessions :]]
-            assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) >= len(held) - 2 * TIGHT.sessions
-            assert admin.list_jobs() == [], "by its Unix socket it is there"
-            for call in held:
-                call.cancel()
+            held = [stub.Session(silent(), timeout=120) for _ in range(40)]
+            try:
+                for call in held:
+                    call.add_done_callback(lambda call: refused.put(call.code()))
+                codes = [refused.get(timeout=120) for _ in held[TIGHT.sessions :]]
+                assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) >= len(held) - 2 * TIGHT.sessions
+                assert admin.list_jobs() == [], "by its Unix socket it is there"
+                for call in held:
+                    call.cancel()
+            finally:
+                done.set()
 
     def test_requests_that_come_too_fast_are_refused(self, tight: Service) -> None:
         with AdminClient(tight.address) as admin:
