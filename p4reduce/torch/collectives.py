@@ -30,7 +30,8 @@ class Collectives:
 
     def allreduce(self, tensors: Any, opts: Any = None) -> Any:
         tensors, opts = _list(tensors), opts or c10d.AllreduceOptions()
-        return self.group.all_reduce(tensors, opts.reduceOp) or self.group.gloo.allreduce(tensors, opts)
+        work = self.group.all_reduce(tensors, opts.reduceOp) or self.group.gloo.allreduce(tensors, opts)
+        return self.group.kept(work, tensors) if opts.asyncOp else work
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
         opts = opts or c10d.AllreduceCoalescedOptions()

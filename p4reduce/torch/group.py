@@ -44,8 +44,10 @@ Tensors: TypeAlias = Sequence[torch.Tensor]
 _CPU: Final = torch.device("cpu")
 _ALL_HERE_S: Final = 60.0  # they have just met at PyTorch's store
 # DDP's join() gives C++ the work of an all_reduce of one number, of which C++ keeps its own part alone: where
-# nobody in Python has it any more, it waits for ever.
-_SMALL_KEPT: Final = 64
+# nobody in Python has it any more, it waits for ever. C++ waits for it after the forward pass, which may have
+# such calls, too.
+_SMALL_KEPT: Final = 1024
+_SMALL_BYTES: Final = 16
 _LEAVING_S: Final = 5.0  # at the interpreter's exit
 
 
@@ -121,7 +123,7 @@ class Group:
         self._line = Line(name, self._joined, timeout_s=timeout.total_seconds(), lost=_default_groups_failure)
         self._staging: dict[torch.device, Staging] = {}
         self._under_way: weakref.WeakSet[Work] = weakref.WeakSet()
-        self._small: deque[Work] = deque(maxlen=_SMALL_KEPT)
+        self._small: deque[Any] = deque(maxlen=_SMALL_KEPT)
         completion.watch(self)
         if not ranks:
             global _default_group
@@ -255,6 +257,12 @@ class Group:
         """When all are here."""
         return self._work("barrier", [lambda c: c.barrier(async_op=True)], [], Transfer(None))
 
+    def kept(self, work: Any, tensors: Tensors) -> Any:
+        """`work`, of an async all_reduce: that of one number is kept for C++."""
+        if sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= _SMALL_BYTES:
+            self._small.append(work)
+        return work
+
     # The end
 
     def is_busy(self) -> bool:
@@ -374,8 +382,6 @@ class Group:
                 transfer=transfer,
             )
         self._under_way.add(work)
-        if sum(tensor.numel() for tensor in outputs) <= 1:
-            self._small.append(work)
         return work
 
     def _joined(self, timeout_s: float) -> Communicator:

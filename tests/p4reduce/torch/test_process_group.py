@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -405,6 +407,27 @@ def test_what_goes_by_gloo_ends_with_the_job() -> None:
 
     _, error = Ranks(2).run(work)
     assert "it is enough" in str(error)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_the_work_of_one_number_is_kept(dtype: Any) -> None:
+    """DDP's join() leaves it to C++ alone, and waits for it after a forward pass that has such calls, too."""
+
+    def work(group: P4ReduceProcessGroup) -> None:
+        how, waited = dist.AllreduceOptions(), dist.AllreduceOptions()
+        waited.asyncOp = False
+        kept = weakref.ref(group.allreduce([torch.ones(1, dtype=dtype)], how))
+        waited_for = weakref.ref(group.allreduce([torch.ones(1, dtype=dtype)], waited))
+        for _ in range(80):
+            group.allreduce([torch.ones(1)], how).wait()
+        group.barrier().wait()
+        found = kept()
+        assert found is not None
+        assert found.wait()
+        gc.collect()
+        assert waited_for() is None
+
+    assert Ranks(2).run(work) == [None, None]
 
 
 def test_a_forked_process_takes_no_part() -> None:

@@ -116,7 +116,7 @@ def _powersgd(group: Any, *, hook: Any = powerSGD_hook.powerSGD_hook) -> tuple[A
     return state, hook
 
 
-def _scaled(group: Any, rank: int) -> _Run:
+def _scaled(group: Any, rank: int, *, autocast: bool = False) -> _Run:
     """Rank 1's gradients have an Inf in the third step: all ranks leave that out, and lower the scale."""
     model = DistributedDataParallel(_model(), process_group=group)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -124,7 +124,8 @@ def _scaled(group: Any, rank: int) -> _Run:
     run = _Run()
     for step in range(_STEPS):
         optimiser.zero_grad()
-        loss = _loss(model, rank, step)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            loss = _loss(model, rank, step)
         loss = loss * float("inf") if (rank, step) == (1, 2) else loss
         scaler.scale(loss).backward()
         scaler.step(optimiser)
@@ -198,6 +199,32 @@ def _joined(group: Any, rank: int, **how: Any) -> _Run:
             loss = _loss(model, rank, step)
             loss.backward()
             optimiser.step()
+            run.losses.append(loss.item())
+    return _ended(run, model)
+
+
+class _Talking(_Model):
+    """Its forward pass has collectives of one number, as many as nobody keeps."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__()
+        self.group = group
+
+    def forward(self, images: torch.Tensor, *, other: bool = False) -> torch.Tensor:
+        for _ in range(80):
+            dist.all_reduce(torch.ones(1), group=self.group)
+        return super().forward(images, other=other)
+
+
+def _joined_talking(group: Any, rank: int) -> _Run:
+    """All ranks have as many batches, as nobody shadows what a forward pass calls."""
+    torch.manual_seed(1)
+    model = DistributedDataParallel(_Talking(group), process_group=group)
+    run = _Run()
+    with model.join(divide_by_initial_world_size=False):
+        for step in range(2):
+            loss = _loss(model, rank, step)
+            loss.backward()
             run.losses.append(loss.item())
     return _ended(run, model)
 
@@ -289,7 +316,9 @@ _TRAININGS: Final[dict[str, tuple[Train, float]]] = {
         partial(_joined, divide_by_initial_world_size=False),
         _FLOAT32,
     ),
+    "DDP, join, a forward pass with collectives": (_joined_talking, _FLOAT32),
     "GradScaler, an Inf on one rank": (_scaled, _FLOAT32),
+    "GradScaler and autocast, an Inf on one rank": (partial(_scaled, autocast=True), _HALF),
     "FSDP2": (partial(_fsdp, reshard=True), _FLOAT32),
     "FSDP2, parameters kept": (partial(_fsdp, reshard=False), _FLOAT32),
     "FSDP1": (_fsdp1, _FLOAT32),
