@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import concurrent.futures.thread  # noqa: F401 (registers its own exit, before which ours has to run)
+import itertools
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 _SETTLE_S: Final = 0.2  # after Ctrl-C: whoever waits in Python is woken by it alone
 _JOIN_S: Final = 5.0
@@ -103,14 +104,15 @@ class Completer:
 
 
 completer: Final = Completer()
-_open: Final[WeakSet[Closable]] = WeakSet()
+_open: Final[WeakValueDictionary[int, Closable]] = WeakValueDictionary()
+_numbers: Final = itertools.count()
 _watching = False
 
 
 def watch(group: Closable) -> None:
     """Tell `group` of the end, and of a Ctrl-C that comes while it is busy."""
     global _watching
-    _open.add(group)
+    _open[next(_numbers)] = group
     if _watching or threading.current_thread() is not threading.main_thread():
         return
     ours, pythons = socket.socketpair()
@@ -143,15 +145,15 @@ def _watch_signals(ours: socket.socket, pythons: socket.socket) -> None:
         heard = signal.SIGINT in ours.recv(64) and pythons.fileno() != -1
         if heard and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             time.sleep(_SETTLE_S)
-            for group in list(_open):
+            for group in list(_open.values()):
                 if group.may_wait():
                     group.abort("interrupted (Ctrl-C)")
 
 
 def close_all() -> None:
-    """At the interpreter's exit."""
+    """At the interpreter's exit. The newest group first, on all ranks alike: leaving waits for the others."""
     try:
-        for group in list(_open):
+        for group in reversed(list(_open.values())):
             group.at_exit()
     finally:
         completer.close()

@@ -209,6 +209,29 @@ def test_ctrl_c_ends_the_job_where_it_would_end_the_script() -> None:
     assert done.stdout == "[0, 0, 1]\n", done.stderr
 
 
+EXIT = """
+from p4reduce.torch import completion
+
+class Group:
+    def __init__(self, number): self.number = number
+    def may_wait(self): return False
+    def abort(self, reason): pass
+    def at_exit(self): print(self.number, end=" ")
+
+groups = [Group(number) for number in range(20)]
+for group in groups:
+    completion.watch(group)
+"""
+
+
+def test_at_exit_groups_are_left_in_one_order_on_all_ranks() -> None:
+    """Ranks that leave two groups in another order each wait for each other."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXIT], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.split() == [str(number) for number in reversed(range(20))], done.stderr
+
+
 def test_a_completer_takes_one_thread_until_a_callback_blocks() -> None:
     completer = Completer()
     order: list[int] = []
