@@ -21,17 +21,13 @@ from torch.distributed import distributed_c10d as c10d
 from host_agent.errors import UsageError
 from host_agent.netinfo import local_address_towards
 from p4reduce.torch.completion import completer
-from p4reduce.torch.routes import operation_of
-from p4reduce.torch.views import dense
+from p4reduce.torch.routes import ADDED
+from p4reduce.torch.views import dense, require_dense
 from p4reduce.torch.work import NO_TIMEOUT, Work
 
-_ADDED: Final = frozenset(
-    (
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
-        *(torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool),
-    )
-)
-_COPIED: Final = _ADDED - {torch.complex64, torch.complex128}
+_COPIED: Final = ADDED - {torch.complex64, torch.complex128}
+_WAKING_TAG: Final = 1 << 30  # nobody sends with it
+_WAKING_S: Final = 0.001
 
 
 class ByGloo:
@@ -55,7 +51,8 @@ class ByGloo:
         )
         self._pending: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
         self._over: UsageError | None = None
-        self._raw: weakref.WeakSet[Any] = weakref.WeakSet()  # works of Gloo's own
+        self._raw: weakref.WeakSet[_Passed] = weakref.WeakSet()
+        self._barriers = 0  # monitored ones under way
 
     def abort(self, reason: str) -> None:
         """Who waits, waits no longer, and nobody begins to: Gloo itself would let them."""
@@ -63,6 +60,19 @@ class ByGloo:
         for future in list(self._pending):
             self._end(future)
         self.group.abort()
+        if self._waits_in_gloo():
+            self._close_pairs()
+
+    def _waits_in_gloo(self) -> bool:
+        return self._barriers > 0 or any(not work.is_completed() for work in list(self._raw))
+
+    def _close_pairs(self) -> None:
+        """Wake who waits in Gloo itself, which closes all its connections where a receiver times out."""
+        for rank in range(self.group.size()):
+            if rank != self.group.rank():
+                with suppress(RuntimeError):  # that time-out, or closed already
+                    into = torch.empty(1)
+                    self.group.recv([into], rank, _WAKING_TAG).wait(timedelta(seconds=_WAKING_S))
 
     def _end(self, future: Future[Any]) -> None:
         if self._over is not None:
@@ -75,7 +85,7 @@ class ByGloo:
 
     def may_wait(self) -> bool:
         """Whether somebody may wait: also for what is sent or received, which is only over when one has."""
-        return self.is_busy() or any(not work.is_completed() for work in list(self._raw))
+        return self.is_busy() or self._waits_in_gloo()
 
     def require_open(self) -> None:
         """UsageError where it has been aborted."""
@@ -85,16 +95,16 @@ class ByGloo:
     # Sums
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
-        return self._in_place("all_reduce", tensors, opts.reduceOp, lambda t: self.group.allreduce(t, opts))
+        return self._in_place("all_reduce", tensors, lambda t: self.group.allreduce(t, opts))
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
         def call(into: list[torch.Tensor]) -> Any:
             return self.group.allreduce_coalesced(into, opts)
 
-        return self._in_place("all_reduce", tensors, opts.reduceOp, call)
+        return self._in_place("all_reduce", tensors, call)
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
-        return self._in_place("reduce", tensors, opts.reduceOp, lambda t: self.group.reduce(t, opts))
+        return self._in_place("reduce", tensors, lambda t: self.group.reduce(t, opts))
 
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
@@ -109,7 +119,6 @@ class ByGloo:
 
     def _scattered(self, outputs: Sequence[torch.Tensor], whole: Sequence[torch.Tensor], opts: Any) -> Work:
         """All is summed everywhere, as Gloo does, too; its own has no futures, and some shapes crash it."""
-        _require_added("reduce_scatter", outputs, opts.reduceOp)
         how = c10d.AllreduceOptions()
         how.reduceOp = opts.reduceOp
         rank = self.group.rank()
@@ -122,6 +131,7 @@ class ByGloo:
     def gather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any
     ) -> Work:
+        require_dense([*inputs, *(t for row in outputs for t in row)], "gather")
         into = [[_sendable(t) for t in row] for row in outputs]
         made = self.group.gather(into, [_sendable(t) for t in inputs], opts)
         return self._work(
@@ -131,11 +141,13 @@ class ByGloo:
     def scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> Work:
+        require_dense([*outputs, *(t for row in inputs for t in row)], "scatter")
         into = [_sendable(t) for t in outputs]
         made = self.group.scatter(into, [[_sendable(t) for t in row] for row in inputs], opts)
         return self._work("scatter", made, outputs, into)
 
     def alltoall(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], opts: Any) -> Work:
+        require_dense([*outputs, *inputs], "all_to_all")
         into = [_sendable(t) for t in outputs]
         made = self.group.alltoall(into, [_sendable(t) for t in inputs], opts)
         return self._work("all_to_all", made, outputs, into)
@@ -148,13 +160,15 @@ class ByGloo:
         input_sizes: Sequence[int],
         opts: Any,
     ) -> Work:
+        require_dense([output, source], "all_to_all")
         into = _rows(output)
         made = self.group.alltoall_base(into, _rows(source), list(output_sizes), list(input_sizes), opts)
         return self._work("all_to_all", made, [output], [into])
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> Any:
         """Gloo's own, at once and beside all others: ranks may send before they receive."""
-        return self._noted(self.group.send([_sendable(t) for t in tensors], rank, tag))
+        require_dense(tensors, "send")
+        return self._passed(self.group.send([_sendable(t) for t in tensors], rank, tag))
 
     def recv(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> Any:
         return self._received(tensors, lambda into: self.group.recv(into, rank, tag))
@@ -166,25 +180,32 @@ class ByGloo:
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         """Names who does not come."""
-        self.group.monitored_barrier(timeout, wait_all_ranks)
+        self._barriers += 1
+        try:
+            self.group.monitored_barrier(timeout, wait_all_ranks)
+        except RuntimeError:
+            self.require_open()
+            raise
+        finally:
+            self._barriers -= 1
 
     # What is under way
 
     def _received(self, tensors: Sequence[torch.Tensor], call: Callable[[list[torch.Tensor]], Any]) -> Any:
+        require_dense(tensors, "recv")
         into = [_sendable(t) for t in tensors]
-        made = self._noted(call(into))
-        if all(_shares(a, b) for a, b in zip(tensors, into, strict=True)):
-            return made
-        return _Received(made, tensors, into)
+        return self._passed(call(into), tensors, into)
 
-    def _noted(self, made: Any) -> Any:
-        self._raw.add(made)
-        return made
+    def _passed(
+        self, made: Any, outputs: Sequence[torch.Tensor] = (), filled: Sequence[torch.Tensor] = ()
+    ) -> _Passed:
+        work = _Passed(made, outputs, filled, self.require_open)
+        self._raw.add(work)
+        return work
 
     def _in_place(
-        self, what: str, tensors: Sequence[torch.Tensor], op: Any, call: Callable[[list[torch.Tensor]], Any]
+        self, what: str, tensors: Sequence[torch.Tensor], call: Callable[[list[torch.Tensor]], Any]
     ) -> Work:
-        _require_added(what, tensors, op)
         into = [dense(t) for t in tensors]
         return self._work(what, call(into), tensors, into)
 
@@ -229,23 +250,46 @@ class _GloosWork(Work):
     _source_rank = source_rank
 
 
-class _Received(dist.Work):  # type: ignore[misc]
-    """Of Gloo's own, which has no future: what it brought is put in its place by who waits."""
+class _Passed(dist.Work):  # type: ignore[misc]
+    """What is sent or received: Gloo's own has no future, so who waits puts in its place what it brought.
 
-    def __init__(self, made: Any, outputs: Sequence[torch.Tensor], filled: Sequence[torch.Tensor]) -> None:
+    `require_open` raises why Gloo was aborted.
+    """
+
+    def __init__(
+        self,
+        made: Any,
+        outputs: Sequence[torch.Tensor],
+        filled: Sequence[torch.Tensor],
+        require_open: Callable[[], None],
+    ) -> None:
         super().__init__()
         self._made, self._outputs, self._filled = made, outputs, filled
+        self._require_open = require_open
         self._is_over = False
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         if not self._is_over:
-            self._made.wait(timeout)
+            try:
+                self._made.wait(timeout)
+            except RuntimeError:
+                self._require_open()
+                raise
             _put_back(self._outputs, self._filled)
             self._is_over = True
         return True
 
+    def synchronize(self) -> None:
+        self.wait()
+
     def is_completed(self) -> bool:
-        return self._is_over
+        return self._is_over or bool(self._made.is_completed())
+
+    def is_success(self) -> bool:
+        return bool(self._made.is_success())
+
+    def exception(self) -> Any:
+        return self._made.exception()
 
     def source_rank(self) -> int:
         return int(self._made._source_rank())
@@ -265,20 +309,6 @@ def _tell(made: Any, future: Future[Any]) -> None:
             future.set_exception(error)
         else:
             future.set_result(None)
-
-
-def _require_added(what: str, tensors: Sequence[torch.Tensor], op: Any) -> None:
-    for tensor in tensors:
-        whole = not (tensor.is_floating_point() or tensor.is_complex())
-        if whole and operation_of(op) == "AVG":
-            raise TypeError(
-                f"{what}: the average of {tensor.dtype} is no {tensor.dtype}: convert the tensor, or take SUM"
-            )
-        if tensor.dtype not in _ADDED:
-            raise TypeError(
-                f"{what}: neither a switch nor Gloo adds {tensor.dtype}: convert the tensor, or add up what "
-                "all_gather brings"
-            )
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,12 @@ from host_agent.wire.aggregation import Reduction
 _LOG = logging.getLogger("p4reduce.torch")
 
 SUMMED: Final = (torch.float32, torch.float16, torch.bfloat16, torch.int32)
+ADDED: Final = frozenset(
+    (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128),
+        *(torch.int8, torch.uint8, torch.int32, torch.int64, torch.bool),
+    )
+)  # by one of the two
 REDUCED: Final = ("all_reduce", "reduce", "reduce_scatter")
 _OPERATIONS: Final = ("SUM", "AVG", "MAX", "MIN")
 
@@ -45,10 +51,11 @@ class Routes:
         self.by_gloo: Counter[str] = Counter()
 
     def reduction(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> Reduction | None:
-        """The agent's; None where Gloo has to."""
+        """The agent's; None where Gloo has to. TypeError where neither can."""
         operation = operation_of(op)
         for tensor in tensors:
             if route(tensor.dtype, operation) is Route.GLOO:
+                _require_added(kind, tensors, operation)
                 self._tell(f"{kind} {str(tensor.dtype).removeprefix('torch.')} {operation}")
                 return None
         return Reduction[operation] if operation in _OPERATIONS else None
@@ -57,3 +64,17 @@ class Routes:
         self.by_gloo[name] += 1
         if self.by_gloo[name] == 1:
             _LOG.warning("process group %s: no switch adds that: %s goes by Gloo over TCP", self._group, name)
+
+
+def _require_added(kind: str, tensors: Sequence[torch.Tensor], operation: str) -> None:
+    for tensor in tensors:
+        whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if whole and operation == "AVG":
+            raise TypeError(
+                f"{kind}: the average of {tensor.dtype} is no {tensor.dtype}: convert the tensor, or take SUM"
+            )
+        if tensor.dtype not in ADDED:
+            raise TypeError(
+                f"{kind}: neither a switch nor Gloo adds {tensor.dtype}: convert the tensor, or add up what "
+                "all_gather brings"
+            )

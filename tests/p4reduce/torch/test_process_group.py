@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import weakref
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -337,10 +338,22 @@ def test_calls_that_differ_are_an_error_on_all_ranks() -> None:
         assert isinstance(error, MismatchError)
 
 
+SPARSE = [
+    lambda g: g.gather([], [torch.ones(3).to_sparse()], options(dist.GatherOptions)),
+    lambda g: g.scatter([torch.ones(3).to_sparse()], [], options(dist.ScatterOptions)),
+    lambda g: g.alltoall([torch.ones(1)] * 2, [torch.ones(1).to_sparse()] * 2),
+    lambda g: g.all_to_all_single(torch.ones(2), torch.ones(2).to_sparse(), [], []),
+    lambda g: g.send([torch.ones(3).to_sparse()], 1 - g.rank(), 0),
+    lambda g: g.recv([torch.ones(3).to_sparse()], 1 - g.rank(), 0),
+    lambda g: g.recv_anysource([torch.ones(3).to_sparse()], 0),
+]
+
+
 @pytest.mark.parametrize(
     ("call", "said"),
     [
         (lambda g: g.allreduce([torch.ones(3).to_sparse()]), "takes dense tensors, not torch.sparse_coo"),
+        *((call, "takes dense tensors, not torch.sparse_coo") for call in SPARSE),
         (lambda g: g.allreduce([torch.ones(3, device="meta")]), "on cpu or cuda, not on meta"),
         (
             lambda g: g.all_gather_single(torch.ones(5), torch.ones(3)),
@@ -407,6 +420,41 @@ def test_what_goes_by_gloo_ends_with_the_job() -> None:
 
     _, error = Ranks(2).run(work)
     assert "it is enough" in str(error)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda group: group.recv([torch.ones(3)], 1, 0).wait(),
+        lambda group: group.recv([torch.ones(3, 2).t()], 1, 0).wait(),
+        lambda group: group.send([torch.ones(1 << 22)], 1, 0).wait(),
+        lambda group: group.monitored_barrier(timedelta(seconds=30)),
+    ],
+    ids=["recv", "recv into gaps", "send", "monitored_barrier"],
+)
+def test_who_waits_in_gloo_is_woken_when_the_job_ends(call: Any) -> None:
+    """The other rank does not come. Groups' time-out is 30 s, which would be another error."""
+    over = threading.Event()
+
+    def work(group: P4ReduceProcessGroup) -> str:
+        if group.rank() == 1:
+            assert over.wait(60)
+            return ""
+
+        def abort() -> None:
+            while not group.group.may_wait():
+                over.wait(0.01)
+            group.group.abort("interrupted")
+
+        threading.Thread(target=abort, daemon=True).start()
+        try:
+            with pytest.raises(UsageError) as error:
+                call(group)
+            return str(error.value)
+        finally:
+            over.set()
+
+    assert Ranks(2).run(work)[0] == "process group 0 was aborted: rank 0: interrupted"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

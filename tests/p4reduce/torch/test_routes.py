@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,21 @@ def test_what_goes_by_gloo_is_said_once_and_counted(caplog: pytest.LogCaptureFix
         "process group 7: no switch adds that: all_reduce int64 SUM goes by Gloo over TCP",
         "process group 7: no switch adds that: all_reduce float32 PRODUCT goes by Gloo over TCP",
     ]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"),
+    [
+        (torch.int16, dist.ReduceOp.SUM),
+        (torch.float8_e4m3fn, dist.ReduceOp.MAX),
+        (torch.int64, dist.ReduceOp.AVG),
+    ],
+)
+def test_what_nobody_adds_is_refused_and_does_not_go_by_gloo(
+    dtype: Any, op: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    routes = Routes("7")
+    with caplog.at_level(logging.WARNING), pytest.raises(TypeError, match="convert the tensor"):
+        routes.reduction("all_reduce", [torch.zeros(2).to(dtype)], op)
+    assert not routes.by_gloo
+    assert not caplog.records

@@ -328,7 +328,14 @@ def _check(pair: Pair, *, name: str, dtype: torch.dtype) -> None:
 
 def _sparse(pair: Pair) -> None:
     """Refused with a sentence that says what to do."""
-    for call in (dist.all_reduce, partial(dist.broadcast, src=0), partial(dist.reduce, dst=0)):
+    for call in (
+        *(dist.all_reduce, partial(dist.broadcast, src=0), partial(dist.reduce, dst=0)),
+        lambda sparse: dist.gather(sparse, [sparse] * pair.size if pair.rank == 0 else None),
+        lambda sparse: dist.scatter(sparse, [sparse] * pair.size if pair.rank == 0 else None),
+        lambda sparse: dist.all_to_all([sparse] * pair.size, [sparse] * pair.size),
+        partial(dist.send, dst=(pair.rank + 1) % pair.size),
+        partial(dist.recv, src=(pair.rank + 1) % pair.size),
+    ):
         try:
             call(torch.eye(4).to_sparse())
         except TypeError as error:
