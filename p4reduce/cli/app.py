@@ -35,6 +35,7 @@ class Commands(LazyGroup):
         "allreduce": _at("allreduce", "allreduce"),
         "replay": _at("replay", "replay"),
         "torch": _at("torch", "torch"),
+        "scale": _at("scale", "scale"),
         "simulate-faults": _at("simulate_faults", "simulate_faults"),
         "plan": _at("desired", "plan"),
         "apply": _at("desired", "apply"),

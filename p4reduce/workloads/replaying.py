@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.front_first import FrontFirst
@@ -46,6 +47,40 @@ class Clock(Protocol):
     def wait(self, future: Future[None]) -> None:
         """Return when it is done; raise what it raises."""
         ...
+
+
+class Buffers(Protocol):
+    """A worker's gradients, a buffer a bucket, as `gradients.Gradients` has them."""
+
+    def fits(self, sizes: Sequence[int], dtype: np.dtype[Any], *, over_16_bits: bool = False) -> bool:
+        """Whether it has buffers of just these sizes, of this type."""
+        ...
+
+    def buffer(self, bucket: int) -> NDArray[Any]:
+        """A bucket's memory, to be summed."""
+        ...
+
+    def renew(self, bucket: int, iteration: int) -> None:
+        """Write the gradients of `iteration`."""
+        ...
+
+    def check_all(self) -> None:
+        """VerificationError where a sum was wrong."""
+        ...
+
+
+class MakeBuffers(Protocol):
+    """`gradients.Gradients`, or what has its arguments."""
+
+    def __call__(
+        self,
+        sizes: Sequence[int],
+        *,
+        rank: int,
+        world_size: int,
+        dtype: np.dtype[Any],
+        over_16_bits: bool = False,
+    ) -> Buffers: ...
 
 
 class RealClock:
@@ -121,11 +156,15 @@ class Iteration:
 
 
 class Player:
-    """Replays on one worker. Its gradients' memory stays for the next replay."""
+    """Replays on one worker. Its gradients' memory stays for the next replay.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    On a simulated clock, `make_buffers` may give what takes no memory.
+    """
+
+    def __init__(self, clock: Clock | None = None, *, make_buffers: MakeBuffers = Gradients) -> None:
         self._clock = clock or RealClock()
-        self._gradients: Gradients | None = None
+        self._make_buffers = make_buffers
+        self._gradients: Buffers | None = None
         self._iteration = 0  # over all replays: each has gradients of its own
 
     def replay(
@@ -171,13 +210,11 @@ class Player:
             "retransmissions": None if resent is None or resent_after is None else resent_after - resent,
         }
 
-    def _prepared(
-        self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any], *, over_16_bits: bool
-    ) -> Gradients:
+    def _prepared(self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any], *, over_16_bits: bool) -> Buffers:
         found = self._gradients
         if found is None or not found.fits(plan.sizes, dtype, over_16_bits=over_16_bits):
             found = self._gradients = None  # there is no room for both
-            found = self._gradients = Gradients(
+            found = self._gradients = self._make_buffers(
                 plan.sizes,
                 rank=reducer.rank,
                 world_size=reducer.world_size,
@@ -191,7 +228,7 @@ class _Play:
     """One replay."""
 
     def __init__(
-        self, plan: Plan, reducer: Reducer, gradients: Gradients, clock: Clock, *, first_iteration: int
+        self, plan: Plan, reducer: Reducer, gradients: Buffers, clock: Clock, *, first_iteration: int
     ) -> None:
         self.spans: list[Span] = []
         self.iterations: list[Iteration] = []

@@ -1,0 +1,114 @@
+"""Many simulations at once: a cell is one workload or size, one number of GPUs and one strategy.
+
+Cells know nothing of each other, so that any `concurrent.futures.Executor` runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import cache
+
+from p4reduce.scale.fabric import Fabric
+from p4reduce.scale.iteration import iterate
+from p4reduce.scale.strategies import Sizes, default_piece, simulate
+from p4reduce.workloads.bounds import ring_to_in_network
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.hierarchy import tensors_of_time
+from p4reduce.workloads.traffic.model import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """What is simulated: iterations of a workload, or one sum of so many bytes.
+
+    `piece`: of `hierarchical`, bytes of a plane in a pipeline; 0: the default; None: no pipeline.
+    """
+
+    what: Workload | int
+    strategy: str
+    fabric: Fabric
+    piece: int | None = 0
+    overlap: bool = True
+    floats: bool = True
+
+    def __post_init__(self) -> None:
+        message = self.fabric.framing.packets * self.fabric.framing.path_mtu
+        if self.piece and self.piece < message:
+            raise WorkloadError(
+                f"a piece of {self.piece} bytes is less than a message: take {message} or more"
+            )
+        if not isinstance(self.what, Workload) and self.what < 1:
+            raise WorkloadError(f"a sum has at least one byte, not {self.what}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a cell. `formula_s`: the same with sums as in `hierarchy`'s closed forms.
+
+    `waiting_s` and `summing_s` are of an iteration; `nic_bytes`: on the wire at a NIC, each way.
+    """
+
+    cell: Cell
+    seconds: float
+    formula_s: float
+    nic_bytes: float
+    waiting_s: float | None = None
+    summing_s: float | None = None
+
+    @property
+    def bus_gbit_s(self) -> float | None:
+        """Of a sum, as nccl-tests count it: what a flat ring would have to carry, over the time."""
+        if isinstance(self.cell.what, Workload):
+            return None
+        return self.cell.what * 8 / self.seconds * ring_to_in_network(self.cell.fabric.gpus) / 1e9
+
+
+def run(cell: Cell) -> Outcome:
+    """Simulate one cell."""
+    fabric = cell.fabric
+    piece = default_piece(fabric) if cell.piece == 0 else cell.piece
+    tensor_s = tensors_of_time(cell.strategy, fabric.shape, pipelined=piece is not None) * 8 / fabric.rate
+    carried = 0.0
+
+    def formula_s(size: int) -> float:
+        return size * tensor_s
+
+    @cache  # DDP's buckets are much alike
+    def simulated(size: int) -> tuple[float, float]:
+        found = simulate(cell.strategy, Sizes(size=size, floats=cell.floats, piece=piece), fabric)
+        return found.seconds, found.nic_bytes
+
+    def sum_s(size: int) -> float:
+        nonlocal carried
+        seconds, nic_bytes = simulated(size)
+        carried += nic_bytes
+        return seconds
+
+    if not isinstance(cell.what, Workload):
+        return Outcome(cell=cell, seconds=sum_s(cell.what), formula_s=formula_s(cell.what), nic_bytes=carried)
+    found = iterate(cell.what, sum_s, overlap=cell.overlap)
+    return Outcome(
+        cell=cell,
+        seconds=found.seconds,
+        formula_s=iterate(cell.what, formula_s, overlap=cell.overlap).seconds,
+        nic_bytes=carried,
+        waiting_s=found.waiting_s,
+        summing_s=found.summing_s,
+    )
+
+
+def run_all(cells: Sequence[Cell], executor: Executor | None = None) -> list[Outcome]:
+    """All of them, in their order; without an executor here, one after the other."""
+    if executor is None:
+        return [run(cell) for cell in cells]
+    # The largest take longest: whoever is free takes the next, and the short ones fill the end.
+    order = sorted(range(len(cells)), key=lambda number: -cells[number].fabric.gpus)
+    futures = {number: executor.submit(run, cells[number]) for number in order}
+    try:
+        return [futures[number].result() for number in range(len(cells))]
+    except BaseException:
+        for future in futures.values():
+            future.cancel()
+        raise

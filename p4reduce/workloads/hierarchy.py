@@ -1,0 +1,138 @@
+"""Several GPUs a machine: the ways to sum over them, and in closed form how long each takes.
+
+A machine has n GPUs behind one NIC, H machines have P = nH. GPUs of a machine pass data on by a channel each,
+which is k times as fast as the NIC, both ways. Headers and latencies are free, and nothing but channels and
+NICs is slow. Local rank g of all machines makes up *plane* g. Times are in units of the tensor over the NIC's
+rate; those of the flat ring and of the ring of machines are 2(N-1)/N (Patarasuk and Yuan, 2009).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from p4reduce.workloads.bounds import ring_to_in_network
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.strategies.names import IN_NETWORK
+
+FLAT_RING: Final = "flat-ring"
+HIERARCHICAL_RING: Final = "hierarchical-ring"
+REDUCE_BROADCAST: Final = "reduce-broadcast"
+HIERARCHICAL: Final = "hierarchical"  # in the network
+
+ALL: Final = (HIERARCHICAL, HIERARCHICAL_RING, FLAT_RING, REDUCE_BROADCAST, IN_NETWORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Machines, GPUs a machine, and k: the rate inside a machine over the rate between machines."""
+
+    hosts: int
+    gpus_per_host: int
+    k: float
+
+    def __post_init__(self) -> None:
+        if self.hosts < 2 or self.gpus_per_host < 1 or not self.k > 0:
+            raise ValueError(f"{self} has no sums between machines")
+
+    @property
+    def gpus(self) -> int:
+        return self.hosts * self.gpus_per_host
+
+
+def tensors_of_time(strategy: str, shape: Shape, *, pipelined: bool = True) -> float:
+    """How long a sum takes, in tensors over the NIC's rate.
+
+    `pipelined`: of `hierarchical`, pieces are scattered, summed and gathered at the same time.
+    """
+    return _TIMES[strategy](shape, pipelined)
+
+
+def tensors_per_nic(strategy: str, shape: Shape) -> float:
+    """What a NIC carries each way, in tensors."""
+    return _CARRIED[strategy](shape)
+
+
+def threshold_k(shape: Shape, *, pipelined: bool = True) -> float:
+    """From which k on `hierarchical` is faster than the flat ring; infinite where it never is."""
+    ring = ring_to_in_network(shape.gpus)
+    if ring <= 1:
+        return math.inf
+    # In a pipeline: where k < 1, the channel bounds both, and the flat ring has more to carry over it.
+    return 0.0 if pipelined else ring_to_in_network(shape.gpus_per_host) / (ring - 1)
+
+
+def speedup_of_iteration(share: float, workers: int) -> float:
+    """S(f): how many times as fast an iteration gets of which a ring's sums are the share f.
+
+    In the network they take 1 where the ring takes 2(N-1)/N, and nothing overlaps.
+    """
+    return 1 / (1 - share + share / ring_to_in_network(workers))
+
+
+def share_for(speedup: float, workers: int) -> float | None:
+    """The share f at which S(f) is `speedup`; None where there is none."""
+    most = ring_to_in_network(workers)
+    if not 1 <= speedup <= most or most == 1:
+        return None
+    return (1 - 1 / speedup) / (1 - 1 / most)
+
+
+def strategies_of(text: str) -> tuple[str, ...]:
+    """`hierarchical,flat-ring` or `all`; WorkloadError lists what there is."""
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    if words == ["all"]:
+        return ALL
+    if not words:
+        raise WorkloadError(f"no strategy is given; there are {', '.join(ALL)}, and all")
+    for word in words:
+        if word not in ALL:
+            raise WorkloadError(f"{word!r} is no strategy; there are {', '.join(ALL)}, and all")
+        if words.count(word) > 1:
+            raise WorkloadError(f"strategy {word} is given twice: leave one out")
+    return tuple(words)
+
+
+def _inside(shape: Shape) -> float:
+    """Reduce-scatter and all-gather inside a machine: 2(n-1)/n of the tensor over each channel."""
+    return ring_to_in_network(shape.gpus_per_host) / shape.k
+
+
+def _flat_ring(shape: Shape, pipelined: bool) -> float:
+    slowest = min(1.0, shape.k) if shape.gpus_per_host > 1 else 1.0
+    return ring_to_in_network(shape.gpus) / slowest
+
+
+def _hierarchical_ring(shape: Shape, pipelined: bool) -> float:
+    return _inside(shape) + ring_to_in_network(shape.hosts)
+
+
+def _reduce_broadcast(shape: Shape, pipelined: bool) -> float:
+    inside = 2 / shape.k if shape.gpus_per_host > 1 else 0.0
+    return inside + ring_to_in_network(shape.hosts)
+
+
+def _in_network(shape: Shape, pipelined: bool) -> float:
+    return float(shape.gpus_per_host)
+
+
+def _hierarchical(shape: Shape, pipelined: bool) -> float:
+    return max(_inside(shape), 1.0) if pipelined else _inside(shape) + 1.0
+
+
+_TIMES: Final[dict[str, Callable[[Shape, bool], float]]] = {
+    FLAT_RING: _flat_ring,
+    HIERARCHICAL_RING: _hierarchical_ring,
+    REDUCE_BROADCAST: _reduce_broadcast,
+    IN_NETWORK: _in_network,
+    HIERARCHICAL: _hierarchical,
+}
+_CARRIED: Final[dict[str, Callable[[Shape], float]]] = {
+    FLAT_RING: lambda shape: ring_to_in_network(shape.gpus),
+    HIERARCHICAL_RING: lambda shape: ring_to_in_network(shape.hosts),
+    REDUCE_BROADCAST: lambda shape: ring_to_in_network(shape.hosts),
+    IN_NETWORK: lambda shape: float(shape.gpus_per_host),
+    HIERARCHICAL: lambda shape: 1.0,
+}

@@ -1,0 +1,101 @@
+"""The closed forms, by the table that they are from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.hierarchy import (
+    ALL,
+    FLAT_RING,
+    HIERARCHICAL,
+    HIERARCHICAL_RING,
+    REDUCE_BROADCAST,
+    Shape,
+    share_for,
+    speedup_of_iteration,
+    strategies_of,
+    tensors_of_time,
+    tensors_per_nic,
+    threshold_k,
+)
+from p4reduce.workloads.strategies.names import IN_NETWORK
+
+FOUR = Shape(hosts=4, gpus_per_host=4, k=2.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "time", "carried"),
+    [
+        (FLAT_RING, 1.875, 1.875),
+        (HIERARCHICAL_RING, 0.75 + 1.5, 1.5),
+        (REDUCE_BROADCAST, 1.0 + 1.5, 1.5),
+        (IN_NETWORK, 4.0, 4.0),
+        (HIERARCHICAL, 1.75, 1.0),
+    ],
+)
+def test_four_machines_of_four(strategy: str, time: float, carried: float) -> None:
+    assert tensors_of_time(strategy, FOUR, pipelined=False) == pytest.approx(time)
+    assert tensors_per_nic(strategy, FOUR) == pytest.approx(carried)
+
+
+def test_a_pipeline_takes_what_its_slowest_stage_takes() -> None:
+    assert tensors_of_time(HIERARCHICAL, FOUR) == 1.0
+    assert tensors_of_time(HIERARCHICAL, Shape(hosts=4, gpus_per_host=4, k=1.0)) == 1.5
+
+
+@pytest.mark.parametrize(
+    ("gpus_per_host", "hosts", "k"), [(4, 4, 1.714), (8, 4, 1.867), (8, 16, 1.778), (8, 128, 1.753)]
+)
+def test_from_which_k_on_the_hierarchy_pays(gpus_per_host: int, hosts: int, k: float) -> None:
+    shape = Shape(hosts=hosts, gpus_per_host=gpus_per_host, k=1.0)
+    assert threshold_k(shape, pipelined=False) == pytest.approx(k, abs=5e-4)
+    assert threshold_k(shape) == 0
+
+
+def test_at_the_threshold_both_take_the_same() -> None:
+    k = threshold_k(FOUR, pipelined=False)
+    there = Shape(hosts=4, gpus_per_host=4, k=k)
+    both = [tensors_of_time(strategy, there, pipelined=False) for strategy in (HIERARCHICAL, FLAT_RING)]
+    assert both[0] == pytest.approx(both[1])
+
+
+def test_two_gpus_gain_nothing_and_single_ones_need_no_channel() -> None:
+    assert threshold_k(Shape(hosts=2, gpus_per_host=1, k=1.0)) == math.inf
+    alone = Shape(hosts=8, gpus_per_host=1, k=0.01)
+    assert [tensors_of_time(strategy, alone) for strategy in ALL] == [1.0, 1.75, 1.75, 1.75, 1.0]
+    assert threshold_k(alone, pipelined=False) == 0
+
+
+def test_a_slow_channel_bounds_the_flat_ring() -> None:
+    assert tensors_of_time(FLAT_RING, Shape(hosts=4, gpus_per_host=4, k=0.5)) == 3.75
+
+
+def test_the_speedup_of_an_iteration() -> None:
+    assert speedup_of_iteration(0.0, 8) == 1
+    assert speedup_of_iteration(1.0, 8) == 1.75
+    assert speedup_of_iteration(5 / 6, 6) == pytest.approx(1.5)  # the share 0.83 of six machines
+    for speedup in (1.0, 1.5, 1.7):
+        share = share_for(speedup, 8)
+        assert share is not None
+        assert speedup_of_iteration(share, 8) == pytest.approx(speedup)
+    assert share_for(1.7, 6) is None  # six machines gain 1.667 at most
+    assert share_for(0.9, 8) is None
+    assert share_for(1.0, 2) is None
+
+
+def test_strategies_by_name() -> None:
+    assert strategies_of("all") == ALL
+    assert strategies_of(" Hierarchical, flat-ring") == (HIERARCHICAL, FLAT_RING)
+    for text, message in (("ring", "'ring' is no strategy; there are hierarchical,"), ("", "no strategy"),
+                          ("flat-ring,flat-ring", "given twice")):  # fmt: skip
+        with pytest.raises(WorkloadError, match=message):
+            strategies_of(text)
+
+
+@pytest.mark.parametrize("wrong", [{"hosts": 1}, {"gpus_per_host": 0}, {"k": 0.0}])
+def test_shapes_that_cannot_be(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="no sums between machines"):
+        Shape(**{"hosts": 4, "gpus_per_host": 4, "k": 1.0, **wrong})  # type: ignore[arg-type]
