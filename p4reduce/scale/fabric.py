@@ -66,6 +66,11 @@ class Framing:
         return self.window * self.packets * self.path_mtu
 
     @property
+    def packet_bytes(self) -> int:
+        """A full packet on the wire."""
+        return self.path_mtu + self._frame_bytes
+
+    @property
     def payload_bytes(self) -> int:
         """What a full message has of the tensor."""
         return self.packets * self.path_mtu - CHUNK_BYTES
@@ -73,7 +78,7 @@ class Framing:
     def wire_bytes(self, size: float) -> int:
         """What `size` bytes of one operation are with all headers and padding."""
         full, rest = divmod(math.ceil(size), self.payload_bytes)
-        whole = full * self.packets * (self.path_mtu + self._frame_bytes)
+        whole = full * self.packets * self.packet_bytes
         if rest == 0:
             return whole
         padded = CHUNK_BYTES * (1 - (-rest // CHUNK_BYTES))  # and the header's chunk
@@ -152,16 +157,22 @@ class Fabric:
                 links[uplink(spine)] = links[downlink(spine)] = between
         return links
 
-    def hop_s(self, *, crosses: bool) -> float:
-        """From one machine to another: by the rack's switch, or by two leaves and a spine."""
-        return (4 if crosses else 2) * self.alpha_s
+    def way_s(self, size: float, *, crosses: bool) -> float:
+        """From one machine to another, how long the last packet of `size` bytes on the wire takes.
 
-    @property
-    def tree_s(self) -> float:
-        """From a contribution to its sum: to the switch that completes it and back."""
-        return self.hop_s(crosses=self.racks > 1)
+        By the rack's switch, or by two leaves and a spine. A switch sends a packet on when it has all of it.
+        """
+        packet = min(size, self.framing.packet_bytes) * 8
+        if crosses:
+            return 4 * self.alpha_s + packet * (2 / self.uplink_rate + 1 / self.rate)
+        return 2 * self.alpha_s + packet / self.rate
 
-    def window_limit(self, round_trip_s: float) -> float:
-        """Of a connection, bytes per second on the wire: a window each time a message is there and back."""
+    def tree_s(self, size: float) -> float:
+        """The same of a contribution and its sum: to the switch that completes it and back."""
+        return self.way_s(size, crosses=self.racks > 1)
+
+    def window_limit(self, *, crosses: bool, answer_s: float = 0.0) -> float:
+        """Of a connection, wire bytes per second: a window each time a message is there and answered."""
         message = self.framing.wire_bytes(self.framing.payload_bytes)
-        return self.framing.window * message / (message * 8 / self.rate + round_trip_s)
+        there_s = message * 8 / self.rate + self.way_s(message, crosses=crosses)
+        return self.framing.window * message / (there_s + answer_s)

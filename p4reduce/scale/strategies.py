@@ -94,8 +94,7 @@ def _in_network(sizes: Sizes, fabric: Fabric) -> Sum:
         size += framing.announcement_bytes(sizes.size)
     tree = tree_flow(fabric, size, plane=0, workers=n)
     seconds = size / float(max_min([tree], fabric.capacities())[0])
-    ways = 2 if sizes.floats else 1  # scales, then sums
-    return Sum(seconds=seconds + ways * fabric.tree_s, nic_bytes=n * size)
+    return Sum(seconds=seconds + fabric.tree_s(size) + _agreed_s(sizes, fabric), nic_bytes=n * size)
 
 
 def _hierarchical(sizes: Sizes, fabric: Fabric) -> Sum:
@@ -120,10 +119,15 @@ def _hierarchical(sizes: Sizes, fabric: Fabric) -> Sum:
         inside=inside,
         inside_s=(n - 1) * fabric.alpha_s,
         in_the_network=in_the_network,
-        in_the_network_s=fabric.tree_s,
+        in_the_network_s=fabric.tree_s(framing.wire_bytes(pieces[0])),
     )
-    played = play(stages, fabric.capacities(), begin_s=fabric.tree_s if sizes.floats else 0.0)
+    played = play(stages, fabric.capacities(), begin_s=_agreed_s(sizes, fabric))
     return Sum(seconds=played.seconds, nic_bytes=played.carried[NIC_UP])
+
+
+def _agreed_s(sizes: Sizes, fabric: Fabric) -> float:
+    """Until all have the scales of the first message of floats."""
+    return fabric.tree_s(fabric.framing.announcement_bytes(1)) if sizes.floats else 0.0
 
 
 def tree_flow(fabric: Fabric, size: float, *, plane: int, workers: int) -> Flow:
@@ -132,7 +136,7 @@ def tree_flow(fabric: Fabric, size: float, *, plane: int, workers: int) -> Flow:
     if fabric.racks > 1:
         spine = fabric.spine(plane)
         loads |= {uplink(spine): 1, downlink(spine): 1}
-    return Flow(size=size, loads=loads, limit=fabric.window_limit(fabric.tree_s))
+    return Flow(size=size, loads=loads, limit=fabric.window_limit(crosses=fabric.racks > 1))
 
 
 def _ring_of_machines(size: float, fabric: Fabric, *, planes: int) -> Sum:
@@ -154,8 +158,8 @@ def _machine_hops(
     if fabric.racks > 1:
         crosses[fabric.leaf_hosts - 1 :: fabric.leaf_hosts] = True
         crosses[-1] = True
-    ways = np.where(crosses, fabric.hop_s(crosses=True), fabric.hop_s(crosses=False))
     size = fabric.framing.wire_bytes(part)
+    ways = np.where(crosses, fabric.way_s(size, crosses=True), fabric.way_s(size, crosses=False))
     near = size / machine_hop_rates(fabric, planes, crosses=False)
     if not crosses.any():
         return [np.full(fabric.hosts, near[plane]) for plane in range(planes)], ways
@@ -171,7 +175,7 @@ def machine_hop_rates(fabric: Fabric, planes: int, *, crosses: bool) -> NDArray[
         if crosses:
             spine = fabric.spine(plane)
             loads |= {uplink(spine): 1, downlink(spine): 1}
-        limit = fabric.window_limit(2 * fabric.hop_s(crosses=crosses))
+        limit = fabric.window_limit(crosses=crosses, answer_s=fabric.way_s(0, crosses=crosses))
         flows.append(Flow(size=1, loads=loads, limit=limit))
     return max_min(flows, fabric.capacities())
 

@@ -38,7 +38,15 @@ def test_only_several_racks_have_uplinks() -> None:
     assert two.racks == 2
     assert [uplink(spine) in two.capacities() for spine in range(4)] == [True, True, True, False]
     assert two.capacities()[NIC_UP] == two.rate / 8
-    assert (two.tree_s, two.hop_s(crosses=False)) == pytest.approx((4e-9, 2e-9))
+    assert (two.tree_s(0), two.way_s(0, crosses=False)) == pytest.approx((4e-9, 2e-9))
+
+
+def test_switches_send_a_packet_on_when_they_have_it() -> None:
+    on = fabric(hosts=4, gpus_per_host=1, rate=1e9, uplink_rate=4e9, alpha_s=1e-6)
+    packet_s = (4096 + FRAME) * 8 / 1e9
+    assert on.way_s(1e6, crosses=False) == pytest.approx(2e-6 + packet_s)
+    assert on.way_s(1e6, crosses=True) == pytest.approx(4e-6 + packet_s + 2 * packet_s / 4)
+    assert on.way_s(100, crosses=False) == pytest.approx(2e-6 + 100 * 8 / 1e9)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,241 @@
+"""What sums in the network give training, simulated: iterations by link rate, and rings beside them by size.
+
+    .venv/bin/python -m bench.scale --json scale.json --table scale.md --figure docs/scale.svg
+
+Nothing here is measured. `iterations`: eight machines with a GPU each, all bundled models, links of 1 to 100
+Gbit/s, with DDP's overlap and without; how many times as long an iteration takes with the ring. `sums`: 32 to
+1,024 GPUs, one or eight a machine, by size of the tensor; the flat ring over the sum in the network.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from rich.table import Table
+
+from bench import command
+from bench.scale_figure import figure
+from p4reduce.scale.fabric import Fabric
+from p4reduce.scale.sweep import Cell, Outcome, run, run_all
+from p4reduce.workloads.hierarchy import FLAT_RING, HIERARCHICAL, speedup_of_iteration
+from p4reduce.workloads.reporting.quantities import seconds, size
+from p4reduce.workloads.strategies.names import IN_NETWORK
+from p4reduce.workloads.traffic.tables import MODELS, bundled
+
+MACHINES: Final = 8
+RATES_GBIT: Final = (1, 2.5, 5, 10, 25, 50, 100)
+CLAIMS: Final = {"alexnet": 1.7, "bert-base": 1.5}  # speed-ups that papers have
+SIZES: Final = (64_000, 1_000_000, 16_000_000, 244_000_000)
+GPUS: Final = (32, 64, 128, 256, 512, 1024)
+ALPHA_S: Final = 3e-6
+K: Final = 12.0
+_CLOSE: Final = 1e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """An iteration. `share`: of the ring's sums in it where nothing overlaps; `formula`: S of that share."""
+
+    model: str
+    rate_gbit: float
+    overlap: bool
+    share: float
+    ring_s: float
+    in_network_s: float
+    formula: float
+
+    @property
+    def speedup(self) -> float:
+        return self.ring_s / self.in_network_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """Up to which rate of links a model has a speed-up; None: at no rate."""
+
+    model: str
+    speedup: float
+    overlap: bool
+    up_to_gbit: float | None
+    share: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summed:
+    """A sum on so many GPUs: the flat ring beside the network, by planes where a machine has several."""
+
+    gpus: int
+    gpus_per_host: int
+    bytes: int
+    ring_s: float
+    in_network_s: float
+
+    @property
+    def ratio(self) -> float:
+        return self.ring_s / self.in_network_s
+
+
+def machines(rate_gbit: float) -> Fabric:
+    """Eight of them in a rack, with a GPU each."""
+    rate = rate_gbit * 1e9
+    return Fabric(hosts=MACHINES, rate=rate, intra_rate=rate, uplink_rate=rate)
+
+
+def iterations(executor: Executor | None) -> list[Trained]:
+    """All models, rates, with overlap and without."""
+    found: list[Trained] = []
+    cells = [cell for model in MODELS for rate in RATES_GBIT for cell in _trained_cells(model, rate)]
+    outcomes = iter(run_all(cells, executor))
+    for model in MODELS:
+        for rate in RATES_GBIT:
+            found += _trained(model, rate, [next(outcomes) for _ in range(4)])
+    return found
+
+
+def _trained_cells(model: str, rate_gbit: float) -> list[Cell]:
+    return [
+        Cell(what=bundled(model), strategy=strategy, fabric=machines(rate_gbit), overlap=overlap)
+        for overlap in (False, True)
+        for strategy in (FLAT_RING, IN_NETWORK)
+    ]
+
+
+def _trained(model: str, rate_gbit: float, outcomes: Sequence[Outcome]) -> list[Trained]:
+    alone = outcomes[0]
+    share = (alone.summing_s or 0.0) / alone.seconds
+    return [
+        Trained(
+            model=model,
+            rate_gbit=rate_gbit,
+            overlap=ring.cell.overlap,
+            share=share,
+            ring_s=ring.seconds,
+            in_network_s=in_network.seconds,
+            formula=speedup_of_iteration(share, MACHINES),
+        )
+        for ring, in_network in (outcomes[:2], outcomes[2:])
+    ]
+
+
+def claims() -> Iterator[Claim]:
+    """For each claim the fastest links on which it holds, found by halving."""
+    for model, speedup in CLAIMS.items():
+        for overlap in (False, True):
+
+            def at(rate: float, model: str = model, overlap: bool = overlap) -> Trained:
+                found = _trained(model, rate, [run(cell) for cell in _trained_cells(model, rate)])
+                return found[overlap]
+
+            held = [rate for rate in RATES_GBIT if at(rate).speedup >= speedup]
+            if not held:
+                yield Claim(model=model, speedup=speedup, overlap=overlap, up_to_gbit=None, share=None)
+                continue
+            low = max(held)
+            high = min((rate for rate in RATES_GBIT if rate > low), default=low)
+            while high - low > _CLOSE * low:
+                middle = (low + high) / 2
+                low, high = (middle, high) if at(middle).speedup >= speedup else (low, middle)
+            yield Claim(model=model, speedup=speedup, overlap=overlap, up_to_gbit=low, share=at(low).share)
+
+
+def sums(executor: Executor | None) -> list[Summed]:
+    """All sizes and numbers of GPUs, one and eight a machine."""
+    given = [(per_host, bytes_, gpus) for per_host in (1, 8) for bytes_ in SIZES for gpus in GPUS]
+    rate = 100e9
+    cells = []
+    for per_host, bytes_, gpus in given:
+        fabric = Fabric(
+            hosts=gpus // per_host, gpus_per_host=per_host, rate=rate, intra_rate=K * rate,
+            uplink_rate=4 * rate, alpha_s=ALPHA_S,
+        )  # fmt: skip
+        cells += [Cell(what=bytes_, strategy=one, fabric=fabric) for one in (FLAT_RING, HIERARCHICAL)]
+    outcomes = run_all(cells, executor)
+    return [
+        Summed(
+            gpus=gpus, gpus_per_host=per_host, bytes=bytes_,
+            ring_s=outcomes[2 * place].seconds, in_network_s=outcomes[2 * place + 1].seconds,
+        )
+        for place, (per_host, bytes_, gpus) in enumerate(given)
+    ]  # fmt: skip
+
+
+def sentence(claim: Claim) -> str:
+    """What has become of a claim."""
+    how = "with overlap" if claim.overlap else "without overlap"
+    said = f"{claim.model}, simulated, {how}: {claim.speedup:g} times as fast"
+    if claim.up_to_gbit is None or claim.share is None:
+        return f"{said} at none of these rates"
+    if claim.up_to_gbit >= RATES_GBIT[-1]:
+        return f"{said} or more at all these rates"
+    return f"{said} or more on links of up to {claim.up_to_gbit:.3g} Gbit/s, where f is {claim.share:.2f}"
+
+
+def markdown(trained: Sequence[Trained], summed: Sequence[Summed], found: Sequence[Claim]) -> str:
+    """Tables for the page."""
+    rows = [
+        "| model | " + " | ".join(f"{rate:g}" for rate in RATES_GBIT) + " |",
+        "| --- |" + " ---: |" * len(RATES_GBIT),
+    ]
+    for model in MODELS:
+        cells = []
+        for rate in RATES_GBIT:
+            off, on = (one for one in trained if one.model == model and one.rate_gbit == rate)
+            cells.append(f"{off.share:.2f}: {off.speedup:.2f} / {on.speedup:.2f}")
+        rows.append(f"| {model} | " + " | ".join(cells) + " |")
+    rows += ["", *(f"- {sentence(claim)}" for claim in found), ""]
+    rows += [
+        "| GPUs a machine | tensor | " + " | ".join(f"{gpus:,}" for gpus in GPUS) + " |",
+        "| --- | --- |" + " ---: |" * len(GPUS),
+    ]
+    for per_host in (1, 8):
+        for bytes_ in SIZES:
+            ratios = [one.ratio for one in summed if (one.gpus_per_host, one.bytes) == (per_host, bytes_)]
+            rows.append(
+                f"| {per_host} | {size(bytes_)} | " + " | ".join(f"{ratio:.3g}" for ratio in ratios) + " |"
+            )
+    return "\n".join(rows) + "\n"
+
+
+def show(trained: Sequence[Trained]) -> Table:
+    """Iterations, for a terminal."""
+    table = Table(title="Iterations of training, simulated: eight machines, a GPU each", title_justify="left")
+    for heading in ("model", "Gbit/s", "overlap", "f", "ring", "in network", "times", "S(f)"):
+        table.add_column(heading, justify="left" if heading in ("model", "overlap") else "right")
+    for one in trained:
+        table.add_row(
+            one.model, f"{one.rate_gbit:g}", "yes" if one.overlap else "no", f"{one.share:.2f}",
+            seconds(one.ring_s), seconds(one.in_network_s), f"{one.speedup:.2f}", f"{one.formula:.2f}",
+        )  # fmt: skip
+    return table
+
+
+def main() -> int:
+    """Run, show and write it."""
+    arguments = command.parser(__doc__, draws=True).parse_args()
+    console = command.console(100)
+    with console.status("simulating"), ProcessPoolExecutor(2) as processes:
+        trained, summed = iterations(processes), sums(processes)
+        found = list(claims())
+    console.print(show(trained))
+    for claim in found:
+        console.print(sentence(claim))
+    command.write(
+        arguments.json,
+        {
+            "simulated": "flow",
+            "iterations": [asdict(one) | {"speedup": one.speedup} for one in trained],
+            "claims": [asdict(one) for one in found],
+            "sums": [asdict(one) | {"ratio": one.ratio} for one in summed],
+        },
+    )
+    command.write_text(arguments.table, lambda: markdown(trained, summed, found))
+    command.write_text(arguments.figure, lambda: figure(trained, summed, machines=MACHINES, claims=CLAIMS))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
