@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ def require_workers(text: str) -> None:
         if re.fullmatch(r"dask://[^\s/]+:\d+", text) is None:
             raise WorkloadError(f"{text!r} is no scheduler's address: {_SAY}")
         _dask()
-    elif not text.isdecimal() or not 1 <= int(text) <= MAX_PROCESSES:
+    elif re.fullmatch(r"\d{1,3}", text, re.ASCII) is None or not 1 <= int(text) <= MAX_PROCESSES:
         raise WorkloadError(f"{text!r} workers: {_SAY}, at most {MAX_PROCESSES}")
 
 
@@ -35,8 +36,13 @@ def executor_of(text: str) -> Iterator[Executor | None]:
     elif int(text) == 1:
         yield None
     else:
-        with ProcessPoolExecutor(int(text)) as processes:
+        with ProcessPoolExecutor(int(text), initializer=_leave_interrupts_to_us) as processes:
             yield processes
+
+
+def _leave_interrupts_to_us() -> None:
+    """Ctrl-C reaches all processes of a terminal; the one that waits for the others ends the sweep."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

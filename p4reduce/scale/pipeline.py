@@ -15,8 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from p4reduce.scale.flows import Flow, Link, Network
+from p4reduce.workloads.errors import WorkloadError
+
+MAX_PIECES: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +44,13 @@ class Played:
 
 
 def pieces_of(size: float, piece: int | None) -> list[float]:
-    """`size` bytes in pieces that are alike, at most `piece` long; None: all in one."""
+    """`size` bytes in pieces that are alike, at most `piece` long; None: in one. WorkloadError: too many."""
     number = 1 if piece is None else max(1, math.ceil(size / piece))
+    if number > MAX_PIECES:
+        raise WorkloadError(
+            f"{number} pieces of a plane are too many to simulate: take pieces of "
+            f"{math.ceil(size / MAX_PIECES)} bytes or more"
+        )
     return [size / number] * number
 
 

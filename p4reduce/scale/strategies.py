@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from p4reduce.scale.fabric import GPU_IN, GPU_OUT, NIC_DOWN, NIC_UP, Fabric, downlink, uplink
 from p4reduce.scale.flows import Flow, Link, max_min
-from p4reduce.scale.pipeline import Stages, pieces_of, play
+from p4reduce.scale.pipeline import MAX_PIECES, Stages, pieces_of, play
 from p4reduce.scale.ring import ring_s
 from p4reduce.workloads import hierarchy
 from p4reduce.workloads.strategies.names import IN_NETWORK
@@ -47,9 +47,10 @@ def simulate(strategy: str, sizes: Sizes, fabric: Fabric) -> Sum:
     return _STRATEGIES[strategy](sizes, fabric)
 
 
-def default_piece(fabric: Fabric) -> int:
-    """A window of each plane, or 1 MiB of the tensor where that is more."""
-    return max(fabric.framing.window_bytes, 2**20 // fabric.gpus_per_host)
+def default_piece(fabric: Fabric, size: int) -> int:
+    """A window of each plane, or 1 MiB of the tensor, or as much as leaves `MAX_PIECES`: what is most."""
+    n = fabric.gpus_per_host
+    return max(fabric.framing.window_bytes, 2**20 // n, -(-size // n // MAX_PIECES))
 
 
 def _flat_ring(sizes: Sizes, fabric: Fabric) -> Sum:

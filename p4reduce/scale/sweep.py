@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.iteration import iterate
@@ -17,6 +18,8 @@ from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.hierarchy import tensors_of_time
 from p4reduce.workloads.traffic.model import Workload
+
+MAX_BYTES: Final = 2**40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +42,9 @@ class Cell:
             raise WorkloadError(
                 f"a piece of {self.piece} bytes is less than a message: take {message} or more"
             )
-        if not isinstance(self.what, Workload) and self.what < 1:
-            raise WorkloadError(f"a sum has at least one byte, not {self.what}")
+        size = self.what.gradient_bytes if isinstance(self.what, Workload) else self.what
+        if not 1 <= size <= MAX_BYTES:
+            raise WorkloadError(f"{size} bytes to sum: take 1 to {MAX_BYTES} (1 TiB)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,8 @@ class Outcome:
 def run(cell: Cell) -> Outcome:
     """Simulate one cell."""
     fabric = cell.fabric
-    piece = default_piece(fabric) if cell.piece == 0 else cell.piece
-    tensor_s = tensors_of_time(cell.strategy, fabric.shape, pipelined=piece is not None) * 8 / fabric.rate
+    pipelined = cell.piece is not None
+    tensor_s = tensors_of_time(cell.strategy, fabric.shape, pipelined=pipelined) * 8 / fabric.rate
     carried = 0.0
 
     def formula_s(size: int) -> float:
@@ -77,6 +81,7 @@ def run(cell: Cell) -> Outcome:
 
     @cache  # DDP's buckets are much alike
     def simulated(size: int) -> tuple[float, float]:
+        piece = default_piece(fabric, size) if cell.piece == 0 else cell.piece
         found = simulate(cell.strategy, Sizes(size=size, floats=cell.floats, piece=piece), fabric)
         return found.seconds, found.nic_bytes
 

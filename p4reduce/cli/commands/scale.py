@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import JsonFile, parse_bytes, parse_rate
 from p4reduce.cli.runs import command_line, refuse_given
 
@@ -139,7 +140,7 @@ def scale(
     ]
     if len(cells) > _MOST_CELLS:
         raise WorkloadError(f"{len(cells)} simulations are too many: take fewer sizes or numbers of GPUs")
-    with output.progress() as progress, executor_of(workers) as executor:
+    with ending_on_signals(), output.progress() as progress, executor_of(workers) as executor:
         progress(f"simulating: {len(cells)} cells")
         found = run_all(cells, executor)
     output.result(
@@ -163,9 +164,9 @@ def _numbers(text: str) -> list[int]:
     words = [word.strip() for word in text.replace("…", "...").split(",")]
     numbers: list[int] = []
     for place, word in enumerate(words):
-        if word == "..." and 2 <= place == len(words) - 2 and words[-1].isdecimal():
+        if word == "..." and 2 <= place == len(words) - 2 and re.fullmatch(r"\d{1,9}", words[-1], re.ASCII):
             numbers += _between(numbers[-2], numbers[-1], int(words[-1]))
-        elif word.isdecimal() and int(word) > 0:
+        elif re.fullmatch(r"0*[1-9]\d{0,8}", word, re.ASCII):
             numbers.append(int(word))
         else:
             raise typer.BadParameter(f"--gpus {text!r} is no list of numbers: say 32,64 or 32,64,...,1024")
@@ -196,9 +197,10 @@ def _workloads(
     from p4reduce.workloads.traffic.source import workload_of
 
     names = [name.strip() for name in text.split(",")]
-    if len(set(names)) < len(names):
-        raise typer.BadParameter(f"--model {text!r} names one twice")
-    return [workload_of(name, batch=batch, teraflops=teraflops, dtype=dtype) for name in names]
+    found = [workload_of(name, batch=batch, teraflops=teraflops, dtype=dtype) for name in names]
+    if len({workload.name for workload in found}) < len(found):
+        raise typer.BadParameter(f"--model {text!r} names one twice: each once, and files by different names")
+    return list(found)
 
 
 def _sizes(text: str) -> list[Workload | int]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from p4reduce.scale.flows import Flow, Link
-from p4reduce.scale.pipeline import Stages, pieces_of, play
+from p4reduce.scale.pipeline import MAX_PIECES, Stages, pieces_of, play
+from p4reduce.workloads.errors import WorkloadError
 
 
 def stages(pieces: int, *, planes: int = 2, inside_s: float = 0.0, network_s: float = 0.0) -> Stages:
@@ -49,3 +50,8 @@ def test_pieces() -> None:
     assert pieces_of(100.0, None) == [100.0]
     assert pieces_of(100.0, 100) == [100.0]
     assert pieces_of(100.0, 30) == [25.0] * 4
+    assert len(pieces_of(MAX_PIECES * 1.0, 1)) == MAX_PIECES
+    with pytest.raises(
+        WorkloadError, match=r"4097 pieces of a plane are too many .* pieces of 2 bytes or more"
+    ):
+        pieces_of(MAX_PIECES + 1.0, 1)

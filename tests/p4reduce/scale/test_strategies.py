@@ -33,7 +33,7 @@ def time_of(strategy: str, on: Fabric, *, piece: int | None = None, size: int = 
 def test_closed_forms(strategy: str, gpus_per_host: int, hosts: int, k: float) -> None:
     on = fabric(hosts=hosts, gpus_per_host=gpus_per_host, k=k)
     shape = hierarchy.Shape(hosts=hosts, gpus_per_host=gpus_per_host, k=k)  # of payload: headers are paid for
-    for piece in (None, default_piece(on)):
+    for piece in (None, default_piece(on, SIZE)):
         expected = hierarchy.tensors_of_time(strategy, shape, pipelined=piece is not None)
         assert time_of(strategy, on, piece=piece) == pytest.approx(expected, rel=0.01)
     carried = simulate(strategy, Sizes(size=SIZE), on).nic_bytes / FACTOR / SIZE
@@ -49,7 +49,9 @@ def test_flat_ring_over_hierarchical_at_four_by_four(k: float, ratio: float) -> 
 
 def test_in_a_pipeline_it_wins_by_the_whole_ratio() -> None:
     on = fabric(hosts=4, gpus_per_host=4, k=2)
-    found = time_of(hierarchy.FLAT_RING, on) / time_of(hierarchy.HIERARCHICAL, on, piece=default_piece(on))
+    found = time_of(hierarchy.FLAT_RING, on) / time_of(
+        hierarchy.HIERARCHICAL, on, piece=default_piece(on, SIZE)
+    )
     assert found == pytest.approx(1.875, rel=0.01)
 
 
@@ -175,7 +177,7 @@ def test_time_never_falls_with_size() -> None:
     on = fabric(hosts=20, gpus_per_host=8, alpha_s=1e-6)
     for strategy in hierarchy.ALL:
         times = [
-            simulate(strategy, Sizes(size=2**power, piece=default_piece(on)), on).seconds
+            simulate(strategy, Sizes(size=2**power, piece=default_piece(on, 2**power)), on).seconds
             for power in range(3, 28)
         ]
         assert all(math.isfinite(time) for time in times)

@@ -84,5 +84,14 @@ def test_cells_that_cannot_be() -> None:
         WorkloadError, match="a piece of 100 bytes is less than a message: take 65536 or more"
     ):
         Cell(what=1 << 20, strategy=hierarchy.HIERARCHICAL, fabric=on, piece=100)
-    with pytest.raises(WorkloadError, match="at least one byte"):
-        Cell(what=0, strategy=hierarchy.HIERARCHICAL, fabric=on)
+    for size in (0, 2**40 + 1):
+        with pytest.raises(WorkloadError, match=f"{size} bytes to sum: take 1 to"):
+            Cell(what=size, strategy=hierarchy.HIERARCHICAL, fabric=on)
+
+
+@pytest.mark.parametrize("strategy", hierarchy.ALL)
+def test_the_largest_sums_are_simulated_too(strategy: str) -> None:
+    """By pieces that are longer than usual."""
+    on = fabric(hosts=4, gpus_per_host=8)
+    found = run(Cell(what=2**40, strategy=strategy, fabric=on))
+    assert found.seconds == pytest.approx(found.formula_s, rel=0.03)
