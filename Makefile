@@ -85,7 +85,8 @@ clean:
 
 # ---- set-up: each stamp is one step, done once
 
-# Installs the packages of those commands of $(1) that this machine has not, and those of $(2).
+# Installs the packages of those commands of $(1) that this machine has not, and those of $(2). A fresh machine may be updating
+# itself: both steps wait for that, `update` in a loop, as DPkg::Lock::Timeout is nothing to it.
 define install_missing
 	missing="$(if $(2), $(2))"; \
 	for pair in $(1); do \
@@ -95,7 +96,10 @@ define install_missing
 	    echo "== installing with apt-get:$$missing"; \
 	    [ "$$(id -u)" = 0 ] || { echo "This needs root: run it again with sudo." >&2; exit 1; }; \
 	    export DEBIAN_FRONTEND=noninteractive; \
-	    apt-get -qq -o DPkg::Lock::Timeout=600 update; \
+	    until complaint="$$(LC_ALL=C apt-get -qq update 2>&1)"; do \
+	        [[ "$$complaint" == *"Could not get lock"* ]] && (( SECONDS < 600 )) || { echo "$$complaint" >&2; exit 1; }; \
+	        sleep 2; \
+	    done; \
 	    apt-get -qq -y -o DPkg::Lock::Timeout=600 --no-install-recommends install $$missing >/dev/null; \
 	fi
 endef
