@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from soft_switch.errors import FaultError
-from soft_switch.faults import FaultKind, FaultRule, Packets
+from soft_switch.faults import FaultKind, FaultRule, Packets, PortFaults
 from tests.soft_switch.fault_frames import (
     ACK,
     ASK,
@@ -28,7 +28,6 @@ from tests.soft_switch.fault_frames import (
     tcp,
     tree,
 )
-from tests.soft_switch.port_faults import PortFaults
 
 MS = 1000
 FRAMES = {
