@@ -279,9 +279,9 @@ class Execution:
 
     def _admit(self, task: Task[Any]) -> int:
         """The number of a collective."""
+        self._require_no_failure(task.what)  # first: who has left after a failure is told of that
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
-        self._require_no_failure(task.what)
         self._warn_of_ring()
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
@@ -326,7 +326,7 @@ class Execution:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
-            self._start(collective)
+            self._start(collective, what)
             try:
                 self._require_no_failure(task.what)  # it may have waited for long
                 started = time.monotonic()
@@ -359,12 +359,20 @@ class Execution:
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
 
-    def _start(self, collective: int) -> None:
+    def _start(self, collective: int, what: str) -> None:
         """Wait until it may."""
+        patience = self.runner.patience_s
         with self._changed:
+            marks = self.member.marks
             while not self.member.start(collective):
                 self._act()
-                self._changed.wait()
+                if not self._changed.wait(patience) and self.member.marks == marks:
+                    held = f"a renewal ({self.member.reason})" if self.member.is_renewing else "a move"
+                    self.runner.stalled(
+                        f"{what}: rank {self.rank} waits for {held} of its job, which has come "
+                        f"no further for {patience:g} s"
+                    )
+                marks = self.member.marks
             self._act()
 
     def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Array, Strategy, bool | None]:

@@ -152,7 +152,7 @@ class Member:
     not in the network. `calls`: what the user has called.
 
     `ring_reason`, `ring_moves`: why, and how often, the job went over to the ring. `renewals` counts those
-    that are over, `marks` their steps. `next_collective`: the first that has not started.
+    that are over, `marks` the steps of moves and renewals. `next_collective`: the first that has not started.
     """
 
     def __init__(self, ready: Ready, view: View) -> None:
@@ -208,6 +208,7 @@ class Member:
             self.calls.asked(said.collective)
         if self._is_over:
             return
+        self.marks += 1
         match said:
             case Pause(move):
                 self._move, self._held_from = None, self.next_collective
@@ -219,13 +220,10 @@ class Member:
                 self._move = self._held_from = None
                 self._set_mode(mode, reason)
             case Renew():
-                self.marks += 1
                 self._hear_renew(said)
             case Renewed():
-                self.marks += 1
                 self._hear_renewed(said)
             case Start():
-                self.marks += 1
                 self._started = self._renewed is not None
                 self._perhaps_repair()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import signal
 import threading
 import time
@@ -96,11 +97,17 @@ def test_a_job_that_ends_meanwhile_ends_for_all(pool: ThreadPoolExecutor, stop: 
 
 
 @stopped
-def test_a_worker_that_aborts_meanwhile_ends_the_job(pool: ThreadPoolExecutor, stop: Stop) -> None:
+@pytest.mark.parametrize("called", ["before", "after"])
+def test_a_worker_that_aborts_meanwhile_ends_the_job(
+    pool: ThreadPoolExecutor, stop: Stop, called: str
+) -> None:
     rack = FakeRack(2)
     stop(rack)
+    if called == "after":
+        rack.communicators[0].abort("no more")
     waiting = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
-    rack.communicators[0].abort("no more")
+    if called == "before":
+        rack.communicators[0].abort("no more")
     with pytest.raises(CommunicatorClosedError, match="no more"):
         waiting[0].result(30)
     with pytest.raises(WorkerLostError, match="no more"):
@@ -384,14 +391,33 @@ def test_leaving_lets_go_of_a_collective_that_was_cut(pool: ThreadPoolExecutor) 
     rack.controller.end("it is over", None)
 
 
-def test_with_a_time_limit_a_renewal_that_comes_no_further_is_given_up(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize("cut", [True, False], ids=["cut", "called-meanwhile"])
+def test_with_a_time_limit_a_renewal_that_comes_no_further_is_given_up(
+    pool: ThreadPoolExecutor, cut: bool
+) -> None:
     rack = FakeRack(2, timeout_s=0.5)
-    waiting = pool.submit(rack.communicators[0].all_reduce, ONES)
-    rack.begin_renewal("switch l1 has restarted")
-    with pytest.raises(CollectiveTimeoutError, match=r"cut by a renewal.*no further for 0\.5 s: switch l1"):
+    first = rack.communicators[0]
+    if not cut:
+        rack.begin_renewal("switch l1 has restarted")
+    waiting = pool.submit(first.all_reduce, ONES)
+    if cut:
+        eventually(lambda: first._execution.member.next_collective == 1)
+        rack.begin_renewal("switch l1 has restarted")
+    cause = "switch l1 has restarted"
+    stall = "no further for 0.5 s"
+    words = f"which has come {stall}: {cause}" if cut else f"waits for a renewal ({cause}) of its job"
+    with pytest.raises(CollectiveTimeoutError, match=re.escape(words)) as raised:
         waiting.result(30)
+    assert stall in str(raised.value)
     with pytest.raises(JobEndedError, match="no further"):
         rack.communicators[1].all_reduce(ONES)
+
+
+def test_with_a_time_limit_a_move_that_comes_no_further_is_given_up() -> None:
+    rack = FakeRack(2, timeout_s=0.5)
+    held(rack)
+    with pytest.raises(CollectiveTimeoutError, match=r"waits for a move of its job.*no further for 0\.5 s"):
+        rack.communicators[0].all_reduce(ONES)
 
 
 def test_a_worker_that_cannot_make_new_connections_says_so_to_all(

@@ -144,7 +144,7 @@ SCRIPTS: dict[str, list[Row]] = {
         "ended",  # where it is to be held, it does not know yet
         ("not start 1", {"is_holding": True}),
         Moved(7, Mode.IN_NETWORK),
-        ("start 1", {"mode": Mode.IN_NETWORK, "is_holding": False, "marks": 0}),
+        ("start 1", {"mode": Mode.IN_NETWORK, "is_holding": False, "marks": 2}),
     ],
     "what comes before the agreed one runs in the old mode, the rest in the new": [
         (Pause(1), Say(Paused(1, 0))),
