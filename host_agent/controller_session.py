@@ -121,17 +121,18 @@ class ControllerSession:
             )
             joined = self._wait(lambda: session.ready is not None, timeout_s - notice_s)
         if not joined:
-            missing = ", ".join(map(str, session.missing_ranks))
-            if not missing:
+            if not session.missing:
                 error = session.last_error or "it did not answer"
                 raise ControllerUnreachableError(
                     f"no session with the controller at {self.controller} within {timeout_s:g} s: {error}. "
                     "Is it running (a process that is stopped takes connections, and says nothing), and does "
                     "this host reach the management network?"
                 )
+            gang, workers = request.gang, f"{request.world_size} workers after {timeout_s:g} s"
+            what = f"job {request.job}" if gang is None else f"gang {gang.name}"
+            planes = "" if gang is None else f"{gang.planes} planes of "
             raise JobRefusedError(
-                f"job {request.job} still waits for {request.world_size} workers after {timeout_s:g} s: "
-                f"ranks {missing} have not joined"
+                f"{what} still waits for {planes}{workers}: {session.missing} have not joined"
             )
         assert session.ready is not None
         return session.ready
@@ -242,8 +243,8 @@ class ControllerSession:
 
     def _awaited(self, session: Session) -> str:
         """What joining waits for."""
-        if session.missing_ranks:
-            return f"waits for ranks {', '.join(map(str, session.missing_ranks))} to join"
+        if session.missing:
+            return f"waits for {session.missing} to join"
         error = f" ({session.last_error})" if session.last_error else ""
         return f"waits for the controller at {self.controller} to answer{error}"
 

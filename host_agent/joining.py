@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from controller.api.messages import Join, Ready, Worker
+from controller.api.messages import Gang, Join, Ready, Worker
 from controller.security.files import TlsFiles
 from host_agent.adapters import Adapter, Transport, fresh_adapter, renumber, transport_of
 from host_agent.controller_session import ControllerSession
@@ -46,8 +46,16 @@ def join(
     join_token: str = "",
     elastic: bool = False,
     selective: bool = False,
+    gang: Gang | None = None,
 ) -> Place:
-    """Join through the controller at "host:port"; see `Communicator.join`."""
+    """Join through the controller at "host:port"; see `Communicator.join`.
+
+    `gang`: the job is a plane of it, and `rank` the machine.
+    """
+    if gang is not None and (wrong := gang.wrong_with(job)):
+        raise UsageError(wrong)
+    if gang is not None and elastic:
+        raise UsageError(f"gang {gang.name} cannot be elastic: its planes end when a worker of one dies")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
     if first_psn is not None and not 0 <= first_psn < PSN_MODULUS:
@@ -81,6 +89,7 @@ def join(
             join_token=join_token,
             elastic=elastic,
             selective=selective,
+            gang=gang,
         )
         if backup is None:
             return asked

@@ -120,8 +120,8 @@ _OVER: Final = (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
 class Session:
     """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
 
-    `ready`: the newest, in the present mode. `missing_ranks`: who has not joined. `last_error`: why there is
-    no stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
+    `ready`: the newest, in the present mode. `missing_*`: who has not joined. `last_error`: why there is no
+    stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
     generation; the collective that this worker is in.
@@ -134,6 +134,7 @@ class Session:
         self.ended: Ended | None = None
         self.refused: str | None = None
         self.missing_ranks: tuple[int, ...] = ()
+        self.missing_workers: tuple[str, ...] = ()
         self.last_error = ""
         self.counted = Heartbeat()
         self.running: int | None = None
@@ -159,6 +160,13 @@ class Session:
         """What is to be done, in order; each once."""
         actions, self._actions = self._actions, []
         return actions
+
+    @property
+    def missing(self) -> str:
+        """Who has not joined, in words; empty where nobody is known to be missing."""
+        if self.missing_workers:
+            return ", ".join(self.missing_workers)
+        return f"ranks {', '.join(map(str, self.missing_ranks))}" if self.missing_ranks else ""
 
     @property
     def rank(self) -> int:
@@ -240,8 +248,8 @@ class Session:
                 self._lease.answered(number)
                 if self.holds_lease(now):
                     self._ask_at = None
-            case Waiting(missing_ranks):
-                self.missing_ranks = missing_ranks
+            case Waiting(ranks, workers):
+                self.missing_ranks, self.missing_workers = ranks, workers
             case Ready():
                 self.ready = said
                 self._beat_at = now + round(said.heartbeat_interval_s * NS)
@@ -277,7 +285,7 @@ class Session:
         elif final:
             self._end(Ended(reason=f"the controller did not take this worker back: {why}"))
         else:
-            self.last_error, self.missing_ranks = why, ()
+            self.last_error, self.missing_ranks, self.missing_workers = why, (), ()
             self._open_later(now)
 
     # Time

@@ -79,7 +79,7 @@ class WorkerMessage(_message.Message):
     def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ..., called: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
-    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant", "elastic", "join_token", "backup_mac", "backup_ip", "backup_path_mtu", "selective")
+    __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant", "elastic", "join_token", "backup_mac", "backup_ip", "backup_path_mtu", "selective", "gang")
     JOB_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     WORKER_FIELD_NUMBER: _ClassVar[int]
@@ -92,6 +92,7 @@ class Join(_message.Message):
     BACKUP_IP_FIELD_NUMBER: _ClassVar[int]
     BACKUP_PATH_MTU_FIELD_NUMBER: _ClassVar[int]
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     job: str
     world_size: int
     worker: Worker
@@ -104,7 +105,18 @@ class Join(_message.Message):
     backup_ip: str
     backup_path_mtu: int
     selective: bool
-    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., join_token: _Optional[str] = ..., backup_mac: _Optional[str] = ..., backup_ip: _Optional[str] = ..., backup_path_mtu: _Optional[int] = ..., selective: _Optional[bool] = ...) -> None: ...
+    gang: Gang
+    def __init__(self, job: _Optional[str] = ..., world_size: _Optional[int] = ..., worker: _Optional[_Union[Worker, _Mapping]] = ..., path_mtu_max: _Optional[int] = ..., rnr_nak: _Optional[bool] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., join_token: _Optional[str] = ..., backup_mac: _Optional[str] = ..., backup_ip: _Optional[str] = ..., backup_path_mtu: _Optional[int] = ..., selective: _Optional[bool] = ..., gang: _Optional[_Union[Gang, _Mapping]] = ...) -> None: ...
+
+class Gang(_message.Message):
+    __slots__ = ("name", "plane", "planes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
+    PLANES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    plane: int
+    planes: int
+    def __init__(self, name: _Optional[str] = ..., plane: _Optional[int] = ..., planes: _Optional[int] = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("rank", "mac", "ip", "qpn_out", "psn_out", "qpn_in", "hostname")
@@ -211,10 +223,12 @@ class ControllerMessage(_message.Message):
     def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., compare: _Optional[_Union[Compare, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ("missing_ranks",)
+    __slots__ = ("missing_ranks", "missing_workers")
     MISSING_RANKS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_WORKERS_FIELD_NUMBER: _ClassVar[int]
     missing_ranks: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ...) -> None: ...
+    missing_workers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, missing_ranks: _Optional[_Iterable[int]] = ..., missing_workers: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode", "mode_reason", "successor", "predecessor", "heartbeat_interval_s", "heartbeat_timeout_s", "resume_token", "rc", "ring", "rank", "world_size", "selective", "backup", "lease_s", "created")
@@ -381,7 +395,7 @@ class Ended(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ..., cause: _Optional[_Union[EndCause, str]] = ...) -> None: ...
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective")
+    __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective", "gang")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     MODE_FIELD_NUMBER: _ClassVar[int]
@@ -393,6 +407,7 @@ class JobSpec(_message.Message):
     MIN_WORKERS_FIELD_NUMBER: _ClassVar[int]
     JOIN_TOKEN_FIELD_NUMBER: _ClassVar[int]
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
+    GANG_FIELD_NUMBER: _ClassVar[int]
     name: str
     world_size: int
     mode: Mode
@@ -404,7 +419,8 @@ class JobSpec(_message.Message):
     min_workers: int
     join_token: str
     selective: bool
-    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., min_workers: _Optional[int] = ..., join_token: _Optional[str] = ..., selective: _Optional[bool] = ...) -> None: ...
+    gang: Gang
+    def __init__(self, name: _Optional[str] = ..., world_size: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., path_mtu: _Optional[int] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., tenant: _Optional[str] = ..., elastic: _Optional[bool] = ..., min_workers: _Optional[int] = ..., join_token: _Optional[str] = ..., selective: _Optional[bool] = ..., gang: _Optional[_Union[Gang, _Mapping]] = ...) -> None: ...
 
 class JobName(_message.Message):
     __slots__ = ("name",)
@@ -417,7 +433,7 @@ class ListJobsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited", "selective", "ended_s_ago")
+    __slots__ = ("spec", "phase", "explicit", "workers", "ended", "job_id", "generation", "mode", "mode_reason", "window", "message_packets", "path_mtu", "places", "ring", "waitlisted", "renewals", "renewal_reason", "renewing", "awaited", "selective", "ended_s_ago", "planes")
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELD_NUMBER: _ClassVar[int]
@@ -439,6 +455,7 @@ class JobInfo(_message.Message):
     AWAITED_FIELD_NUMBER: _ClassVar[int]
     SELECTIVE_FIELD_NUMBER: _ClassVar[int]
     ENDED_S_AGO_FIELD_NUMBER: _ClassVar[int]
+    PLANES_FIELD_NUMBER: _ClassVar[int]
     spec: JobSpec
     phase: Phase
     explicit: bool
@@ -460,7 +477,8 @@ class JobInfo(_message.Message):
     awaited: _containers.RepeatedScalarFieldContainer[int]
     selective: bool
     ended_s_ago: float
-    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobAllocation, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ..., ended_s_ago: _Optional[float] = ...) -> None: ...
+    planes: _containers.RepeatedCompositeFieldContainer[JobInfo]
+    def __init__(self, spec: _Optional[_Union[JobSpec, _Mapping]] = ..., phase: _Optional[_Union[Phase, str]] = ..., explicit: _Optional[bool] = ..., workers: _Optional[_Iterable[_Union[WorkerInfo, _Mapping]]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., job_id: _Optional[int] = ..., generation: _Optional[int] = ..., mode: _Optional[_Union[Mode, str]] = ..., mode_reason: _Optional[str] = ..., window: _Optional[int] = ..., message_packets: _Optional[int] = ..., path_mtu: _Optional[int] = ..., places: _Optional[_Iterable[_Union[JobAllocation, _Mapping]]] = ..., ring: _Optional[_Iterable[int]] = ..., waitlisted: _Optional[_Union[Waitlisted, _Mapping]] = ..., renewals: _Optional[int] = ..., renewal_reason: _Optional[str] = ..., renewing: _Optional[bool] = ..., awaited: _Optional[_Iterable[int]] = ..., selective: _Optional[bool] = ..., ended_s_ago: _Optional[float] = ..., planes: _Optional[_Iterable[_Union[JobInfo, _Mapping]]] = ...) -> None: ...
 
 class JobAllocation(_message.Message):
     __slots__ = ("switch", "role", "first_slot", "slots", "ranks")

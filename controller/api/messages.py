@@ -55,13 +55,48 @@ class Worker:
     hostname: str = ""
 
 
+MAX_PLANES: Final = 8
+
+
+@dataclass(frozen=True)
+class Gang:
+    """A job is plane number `plane` of the gang `name`: that of local rank `plane` of all machines.
+
+    Of `planes` altogether, one for each GPU of a machine. The plane's ranks are the machines.
+    """
+
+    name: str
+    plane: int
+    planes: int
+
+    def job_of(self, plane: int) -> str:
+        """The name of a plane's job."""
+        return f"{self.name}/{plane}"
+
+    def wrong_with(self, job: str) -> str:
+        """Why that job cannot be this plane, in words; empty if it can."""
+        if not 1 <= self.planes <= MAX_PLANES:
+            return f"gang {self.name} of {self.planes} planes is not possible: 1 to {MAX_PLANES}, one a GPU"
+        if not 0 <= self.plane < self.planes:
+            return (
+                f"{self.plane} is no plane of gang {self.name} with {self.planes} planes "
+                f"(0..{self.planes - 1})"
+            )
+        if job != self.job_of(self.plane):
+            return (
+                f"plane {self.plane} of gang {self.name} is the job {self.job_of(self.plane)}, not {job}: "
+                "join it under that name"
+            )
+        return ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
     """What was asked for. None: whatever is best; then `mode` falls back to RING.
 
     `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
     without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
-    to bring (controller/security/tokens.py); empty: nothing.
+    to bring (controller/security/tokens.py); empty: nothing. `gang`: the job is a plane of it.
     """
 
     name: str
@@ -75,6 +110,7 @@ class JobSpec:
     min_workers: int = 0
     selective: bool = False
     token_hash: str = field(default="", repr=False, metadata=NOT_SAID)
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +133,7 @@ class Join:
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: lost
     packets alone shall be sent again, where all workers ask for it. `tenant`, `elastic`: as in `JobSpec`.
     `backup_*`: the interface on which the workers can reach each other without the switches, if there is one.
+    `gang`: the job is a plane of it.
     """
 
     job: str
@@ -111,6 +148,7 @@ class Join:
     backup_ip: IPv4Address | None = None
     backup_path_mtu: int = 0
     selective: bool = False
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +241,10 @@ class Called:
 
 @dataclass(frozen=True)
 class Waiting:
-    """These ranks have not joined."""
+    """These ranks have not joined. `missing_workers`: nor have these, in words, of all planes of a gang."""
 
     missing_ranks: tuple[int, ...]
+    missing_workers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,6 +23,7 @@ from controller.api.messages import (
     Ended,
     FromController,
     FromWorker,
+    Gang,
     Heartbeat,
     Held,
     JobSpec,
@@ -205,10 +206,25 @@ class Job:
 
     # Joining.
 
-    def check(self, member: Member, world_size: int, tenant: str = "", *, elastic: bool = False) -> None:
+    def check(
+        self,
+        member: Member,
+        world_size: int,
+        tenant: str = "",
+        *,
+        elastic: bool = False,
+        gang: Gang | None = None,
+    ) -> None:
         """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
         require_alike(
-            self.spec, self.workers, member, world_size, tenant, elastic=elastic, free=self.explicit
+            self._spec_for(gang),
+            self.workers,
+            member,
+            world_size,
+            tenant,
+            elastic=elastic,
+            gang=gang,
+            free=self.explicit,
         )
         if self._state not in (State.CREATED, State.JOINING):
             raise ConflictError(
@@ -216,11 +232,23 @@ class Job:
                 "start it when the job has ended, or under another name"
             )
 
+    def _spec_for(self, gang: Gang | None) -> JobSpec:
+        """A job that was created is a plane where its first worker says so."""
+        return replace(self.spec, gang=gang) if self.explicit and not self.workers else self.spec
+
     def join(
-        self, member: Member, world_size: int, now: float, tenant: str = "", *, elastic: bool = False
+        self,
+        member: Member,
+        world_size: int,
+        now: float,
+        tenant: str = "",
+        *,
+        elastic: bool = False,
+        gang: Gang | None = None,
     ) -> None:
         """Take a worker in; `check` says what is raised."""
-        self.check(member, world_size, tenant, elastic=elastic)
+        self.check(member, world_size, tenant, elastic=elastic, gang=gang)
+        self.spec = self._spec_for(gang)
         complete = set(self.missing) == {member.rank}
         self._becomes(State.INSTALLING if complete else State.JOINING)
         self.workers[member.rank] = WorkerState(member, now, self.timing.heartbeat_timeout_s)

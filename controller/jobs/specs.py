@@ -35,7 +35,7 @@ class Member(Worker):
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
     for selective retransmission. `backup`: None where there is no such interface. `joined_as`: the
-    rank that it joined with, where it may have another since.
+    rank that it joined with, where it may have another since. `plane`: the local rank of its GPU, in a gang.
     """
 
     host: str = ""
@@ -44,6 +44,7 @@ class Member(Worker):
     selective: bool = False
     backup: Backup | None = None
     joined_as: int | None = None
+    plane: int | None = None
 
     def worker(self, *, backup: bool = False) -> Worker:
         """As others are told of it; with `backup`, where it is reached without the switches."""
@@ -64,7 +65,10 @@ class Member(Worker):
         return self.rank if self.joined_as is None else self.joined_as
 
     def __str__(self) -> str:
-        return f"rank {self.rank} ({self.host or self.hostname}, {self.ip})"
+        where = f"({self.host or self.hostname}, {self.ip})"
+        if self.plane is None:
+            return f"rank {self.rank} {where}"
+        return f"GPU {self.plane} of machine {self.rank} {where}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from controller.api.errors import ConflictError, InvalidRequestError, NotPossibleError
-from controller.api.messages import JobSpec, Ready
+from controller.api.messages import Gang, JobSpec, Ready
 from controller.jobs.specs import Member, Plan, Timing
 
 
@@ -166,6 +166,7 @@ def require_alike(
     tenant: str = "",
     *,
     elastic: bool = False,
+    gang: Gang | None = None,
     free: bool = False,
 ) -> None:
     """Raise what speaks against taking a worker into a job: InvalidRequestError, ConflictError.
@@ -177,6 +178,11 @@ def require_alike(
         raise InvalidRequestError(
             f"job {name} has a world size of {spec.world_size}, but {member} says {world_size}: "
             "start all workers with the same"
+        )
+    if gang != spec.gang:
+        raise InvalidRequestError(
+            f"job {name} is {_which(spec.gang)}, but {member} says that it is {_which(gang)}: start all "
+            "workers alike"
         )
     if tenant != spec.tenant and (tenant or not free):
         raise InvalidRequestError(
@@ -205,3 +211,9 @@ def require_alike(
             f"({taken.member.ip}), and {member.host or member.hostname} ({member.ip}) asks for it too: "
             "each worker needs a rank of its own"
         )
+
+
+def _which(gang: Gang | None) -> str:
+    return (
+        "no plane of a gang" if gang is None else f"plane {gang.plane} of {gang.planes} of gang {gang.name}"
+    )

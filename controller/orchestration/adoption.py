@@ -59,6 +59,7 @@ class Account:
             world_size=join.world_size,
             tenant=tenant_of(join.tenant),
             elastic=join.elastic or ready.lease_s > 0,  # it waits for that, whatever it has said
+            gang=join.gang,
         )
         if ready.created is not None:
             spec = replace(ready.created, tenant=tenant_of(ready.created.tenant))

@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 from controller.api import controller_pb2 as pb
 from controller.api.codec import from_proto
 from controller.api.errors import InvalidRequestError, NotFoundError
-from controller.api.messages import JobSpec, Join, Mode
+from controller.api.messages import Gang, JobSpec, Join, Mode
 from controller.config import MAC, Config, HostConfig, check_window
 from controller.fabric.graph import ALL_UP
 from controller.fabric.trees import Tree
@@ -33,6 +33,7 @@ def check_spec(config: Config, spec: JobSpec) -> None:
             "letter, digit or _"
         )
     where = f"job {spec.name}"
+    _check_gang(spec.name, spec.gang, elastic=spec.elastic)
     if not 1 <= spec.world_size <= MAX_WORLD_SIZE:
         raise InvalidRequestError(
             f"{where}: a world size of {spec.world_size} is not possible: 1 to {MAX_WORLD_SIZE}"
@@ -71,6 +72,17 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         raise InvalidRequestError(f"{where}: {error}") from error
 
 
+def _check_gang(job: str, gang: Gang | None, *, elastic: bool) -> None:
+    if gang is None:
+        return
+    if wrong := gang.wrong_with(job):
+        raise InvalidRequestError(wrong)
+    if elastic:
+        raise InvalidRequestError(
+            f"gang {gang.name} cannot be elastic: its planes end when a worker of one dies; start it without"
+        )
+
+
 def spec_from(message: pb.JobSpec) -> JobSpec:
     """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
     if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
@@ -86,6 +98,7 @@ def member_from(config: Config, join: Join) -> Member:
         raise InvalidRequestError(
             f"job {join.job[:128]!r}, rank {worker.rank}: {worker.hostname[:64]!r} is no host name"
         )
+    _check_gang(join.job, join.gang, elastic=join.elastic)
     host = _host(config, worker.ip, who)
     if worker.mac.lower() != host.mac:
         raise InvalidRequestError(
@@ -107,6 +120,7 @@ def member_from(config: Config, join: Join) -> Member:
         rnr_nak=join.rnr_nak,
         selective=join.selective,
         backup=_backup(join, who),
+        plane=None if join.gang is None else join.gang.plane,
     )
 
 

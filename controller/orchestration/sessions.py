@@ -11,6 +11,7 @@ from controller.api.messages import (
     Called,
     Ended,
     FromWorker,
+    Gang,
     JobSpec,
     Join,
     Left,
@@ -104,7 +105,7 @@ class Sessions:
                 member = planning.member_from(self._config, first)
                 require_host(member.host)
                 how = (first.job, first.world_size, member, first.tenant)
-                return self.join(*how, elastic=first.elastic, token=first.join_token)
+                return self.join(*how, elastic=first.elastic, token=first.join_token, gang=first.gang)
             case Resume():
                 who = (first.job, first.generation, first.rank, first.token)
                 record = self._known(first.job, first.generation, first.token)
@@ -130,11 +131,12 @@ class Sessions:
         *,
         elastic: bool = False,
         token: str = "",
+        gang: Gang | None = None,
     ) -> Session:
         """Take a worker in. ControllerError says why not; nobody else notices then."""
         record = self._book.by_name.get(name)
         if record is None or not record.job.live:
-            record = Record(self._new_job(name, world_size, tenant, elastic=elastic, token=token))
+            record = Record(self._new_job(name, world_size, tenant, elastic=elastic, token=token, gang=gang))
         job, tenant = record.job, tenant_of(tenant)
         require_token(job.spec, token)
         before = record.sessions.get(member.rank)
@@ -142,12 +144,14 @@ class Sessions:
             before.broken()  # this worker's own, of which nobody has noticed that it is gone
         if job.has_not_heard(member):
             return self._told_again(record, member.rank)
-        job.check(member, world_size, tenant, elastic=elastic)
+        job.check(member, world_size, tenant, elastic=elastic, gang=gang)
         if why := self._why_not_qps(member):
             raise QueuePairTakenError(f"{why}: use another QP number")
         self._book.by_name[name] = record
         session = record.sessions[member.rank] = Session(self, record, member.rank)
-        self.act(record, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic))
+        self.act(
+            record, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic, gang=gang)
+        )
         return session
 
     def _told_again(self, record: Record, rank: int) -> Session:
@@ -159,7 +163,9 @@ class Sessions:
             before.events.put_nowait(None)
         return session
 
-    def _new_job(self, name: str, world_size: int, tenant: str, *, elastic: bool, token: str) -> Job:
+    def _new_job(
+        self, name: str, world_size: int, tenant: str, *, elastic: bool, token: str, gang: Gang | None
+    ) -> Job:
         spec = self._book.specs.get(name)
         if spec is not None:
             return Job(spec, self._timing, explicit=True)
@@ -174,6 +180,7 @@ class Sessions:
             tenant=tenant_of(tenant),
             elastic=elastic,
             token_hash=token_hash(token),
+            gang=gang,
         )
         planning.check_spec(self._config, spec)
         return Job(spec, self._timing)

@@ -40,6 +40,7 @@ def said(kind: Any) -> st.SearchStrategy[Any]:
         "int | None": OPTIONAL,
         "float": SECONDS,
         "tuple[int, ...]": st.lists(NUMBERS).map(tuple),
+        "tuple[str, ...]": st.lists(st.text(st.characters(exclude_categories=["Cs"]))).map(tuple),
     }
     given_: dict[str, st.SearchStrategy[Any]] = {}
     for field in fields(kind):
@@ -47,7 +48,7 @@ def said(kind: Any) -> st.SearchStrategy[Any]:
         strategy = by_type.get(str(field.type))
         if field.name == "token_hash":
             strategy = st.just("")
-        elif nested in ("Worker", "JobSpec", "RcParameters", "Join", "Ready", "Called"):
+        elif nested in ("Worker", "JobSpec", "RcParameters", "Join", "Ready", "Called", "Gang"):
             strategy = said(getattr(messages, nested))
             if nested != field.type:
                 strategy |= st.none()
@@ -78,7 +79,7 @@ def test_what_the_controller_says(kind: Any, data: st.DataObject) -> None:
 def test_every_message_has_its_class_and_every_field_its_place(envelope: Any, union: Any) -> None:
     described = {field.message_type.name: field.message_type for field in envelope.DESCRIPTOR.fields}
     assert described.keys() == {kind.__name__ for kind in get_args(union)}
-    inner = [getattr(pb, name).DESCRIPTOR for name in ("Worker", "RcParameters", "JobSpec")]
+    inner = [getattr(pb, name).DESCRIPTOR for name in ("Worker", "RcParameters", "JobSpec", "Gang")]
     for descriptor in (*described.values(), *inner):
         kind = getattr(messages, descriptor.name)
         ours = {field.name for field in fields(kind) if field.metadata.get("said", True)}

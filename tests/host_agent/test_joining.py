@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.api.messages import Join, RcParameters, Ready
+from controller.api.messages import Gang, Join, RcParameters, Ready
 from host_agent import adapters, joining
 from host_agent.adapters import Transport, UserspaceAdapter, VerbsAdapter
 from host_agent.communicator import Communicator
@@ -52,6 +52,30 @@ def at(monkeypatch: pytest.MonkeyPatch, session: Callable[..., Scripted]) -> Non
 
 def join(**how: Any) -> Communicator:
     return Communicator.join("c:1", **{"job": "train", "rank": 1, "world_size": 4, **how})
+
+
+@pytest.mark.parametrize(
+    ("gang", "how", "words"),
+    [
+        (Gang("train", 1, 4), {"job": "train/2"}, "plane 1 of gang train is the job train/1, not train/2"),
+        (Gang("train", 4, 4), {"job": "train/4"}, "4 is no plane of gang train with 4 planes"),
+        (Gang("train", 0, 9), {"job": "train/0"}, "gang train of 9 planes is not possible: 1 to 8"),
+        (Gang("train", 1, 4), {"job": "train/1", "elastic": True}, "gang train cannot be elastic"),
+    ],
+)
+def test_a_plane_that_cannot_be_is_refused(gang: Gang, how: dict[str, Any], words: str) -> None:
+    settled: dict[str, Any] = {"interface": None, "path_mtu": None, "timeout_s": 1.0, "retry_limit": 0}
+    with pytest.raises(UsageError, match=words):
+        joining.join("c:1", rank=1, world_size=4, gang=gang, **settled, **how)
+
+
+def test_the_controller_is_told_of_the_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuses = Scripted(JobRefusedError("enough"))
+    at(monkeypatch, lambda controller, tls: refuses)
+    settled: dict[str, Any] = {"interface": None, "path_mtu": None, "timeout_s": 1.0, "retry_limit": 0}
+    with pytest.raises(JobRefusedError, match="enough"):
+        joining.join("c:1", job="train/2", rank=1, world_size=4, gang=Gang("train", 2, 4), **settled)
+    assert [request.gang for request in refuses.requests] == [Gang("train", 2, 4)]
 
 
 def test_the_connection_is_what_the_controller_said() -> None:
