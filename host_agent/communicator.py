@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, Ty
 
 import numpy as np
 
-from controller.api.messages import Mode, Ready
+from controller.api.messages import Gang, Mode, Ready
 from controller.security import tokens
 from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, status
@@ -31,8 +31,14 @@ from host_agent.arguments import (
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
-from host_agent.errors import CommunicatorClosedError, CommunicatorError, RingFallbackWarning, UsageError
-from host_agent.execution import Begun, Execution, QueuePairs, Task
+from host_agent.errors import (
+    CommunicatorClosedError,
+    CommunicatorError,
+    MismatchError,
+    RingFallbackWarning,
+    UsageError,
+)
+from host_agent.execution import Begun, Execution, QueuePairs, Task, Turn
 from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
@@ -43,7 +49,7 @@ __all__ = ["Communicator", "RingFallbackWarning"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Makes: TypeAlias = "Callable[Concatenate[Communicator, P], Task[T]]"
+Makes: TypeAlias = "Callable[Concatenate[Any, P], Turn[T]]"
 
 
 class Collective(Protocol[P, T]):
@@ -59,19 +65,26 @@ class Collective(Protocol[P, T]):
     def __call__(self, *args: Any, async_op: bool, **kwargs: Any) -> T | Future[T]: ...
 
 
+class Turns(Protocol):
+    """Runs collectives in the order of the calls: now, or as a future."""
+
+    def now(self, task: Any, /) -> Any: ...
+    def later(self, task: Any, /) -> Future[Any]: ...
+
+
 class _Method(Protocol[P, T]):
     def __get__(self, communicator: Communicator, owner: type) -> Collective[P, T]: ...
 
 
-def _collective(makes: Makes[P, T]) -> _Method[P, T]:
+def collective(makes: Makes[P, T]) -> _Method[P, T]:
     """A method that runs the task that `makes` returns: now, or with `async_op` in the queue's turn."""
 
     def method(self: Communicator, /, *args: Any, async_op: bool = False, **kwargs: Any) -> T | Future[T]:
         task = makes(self, *args, **kwargs)
-        return self._execution.later(task) if async_op else self._execution.now(task)
+        return self._turns.later(task) if async_op else self._turns.now(task)
 
     signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:]
-    result = signature.return_annotation.removeprefix("Task[").removesuffix("]")
+    result = signature.return_annotation.partition("[")[2].removesuffix("]")
     option = inspect.Parameter("async_op", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
     named.__name__, named.__qualname__, named.__doc__ = name, f"Communicator.{name}", makes.__doc__
     named.__signature__ = signature.replace(
@@ -148,6 +161,7 @@ class Communicator:
             membership,
             queue_pairs,
         )
+        self._turns: Turns = self._execution
         if ready.mode is Mode.RING and world_size > 1:
             try:
                 warnings.warn(
@@ -181,6 +195,7 @@ class Communicator:
         join_token: str | None = None,
         elastic: bool = False,
         selective: bool = False,
+        gang: Gang | None = None,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
 
@@ -213,6 +228,8 @@ class Communicator:
         `selective`: repeat only lost packets, not everything sent after them as RDMA devices do; for networks
         that lose packets. It takes effect if all workers ask for it and none is on an RDMA device;
         `ready.selective` tells.
+
+        `gang`: the job is one of its planes (`host_agent.machine`, which joins them).
         """
         strategy = strategy_of(strategy)
         where = metrics.where(metrics_address)
@@ -232,6 +249,7 @@ class Communicator:
             join_token=tokens.from_environment() if join_token is None else join_token,
             elastic=elastic,
             selective=selective,
+            gang=gang,
         )
         communicator = cls(
             rank=rank,
@@ -313,7 +331,7 @@ class Communicator:
         strategy: Strategy | str | None = None,
         wire: Wire | str = Wire.FULL,
         feedback: ErrorFeedback | None = None,
-    ) -> Task[Array]:
+    ) -> Turn[Array]:
         """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
 
         All ranks give one shape. `out` (C-contiguous) takes the result; it may be `array` itself, but not
@@ -340,7 +358,7 @@ class Communicator:
         flat, into = source.reshape(-1), result.reshape(-1)
 
         begun = Begun(
-            lambda call, strategy: _of(strategy).all_reduce(
+            lambda call, strategy: algorithm_of(strategy).all_reduce(
                 call if width is Wire.FULL else replace(call, wire=width), flat, into
             ),
             result,
@@ -355,7 +373,7 @@ class Communicator:
         op: Reduction | str = Reduction.SUM,
         *,
         strategy: Strategy | str | None = None,
-    ) -> Task[Array | None]:
+    ) -> Turn[Array | None]:
         """As `all_reduce`, but only `root` gets the result; the others get None."""
         member = self._member(root)
         source, reduction = reducible(array, op)
@@ -375,7 +393,7 @@ class Communicator:
         *,
         out: Array | None = None,
         strategy: Strategy | str | None = None,
-    ) -> Task[Array]:
+    ) -> Turn[Array]:
         """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
         source, member = contiguous(array), self._member(root)
         what = f"broadcast of {source.size} {source.dtype} from rank {root}"
@@ -387,7 +405,7 @@ class Communicator:
             _as_it_is,
         )
 
-    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Task[Array]:
+    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Turn[Array]:
         """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
         source = contiguous(array)
         return Task(
@@ -402,7 +420,7 @@ class Communicator:
 
     def _reduce_scatter(
         self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
-    ) -> Task[Array]:
+    ) -> Turn[Array]:
         """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
         source, reduction = reducible(array, op)
 
@@ -417,18 +435,18 @@ class Communicator:
         what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
         return Task(what, reduction, self._choice(strategy, Kind.REDUCE_SCATTER, source), begin, _as_it_is)
 
-    def _barrier(self) -> Task[None]:
+    def _barrier(self) -> Turn[None]:
         """Return when all ranks have called it."""
         how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
-        begun = Begun(lambda call, strategy: _of(strategy).barrier(call), np.empty(0))
+        begun = Begun(lambda call, strategy: algorithm_of(strategy).barrier(call), np.empty(0))
         return Task("barrier", Reduction.NONE, how, lambda view: begun, lambda result: None)
 
-    all_reduce = _collective(_all_reduce)
-    reduce = _collective(_reduce)
-    broadcast = _collective(_broadcast)
-    all_gather = _collective(_all_gather)
-    reduce_scatter = _collective(_reduce_scatter)
-    barrier = _collective(_barrier)
+    all_reduce = collective(_all_reduce)
+    reduce = collective(_reduce)
+    broadcast = collective(_broadcast)
+    all_gather = collective(_all_gather)
+    reduce_scatter = collective(_reduce_scatter)
+    barrier = collective(_barrier)
 
     all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
     broadcast_async, all_gather_async = _deprecated("broadcast"), _deprecated("all_gather")
@@ -490,6 +508,13 @@ class Communicator:
         self._execution.fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
         self.leave()
 
+    def differ(self, error: MismatchError, what: str) -> None:
+        """End the job for everybody: others have called something else than this worker, `what` in words.
+
+        For those that know it without a packet, as the workers of one machine do.
+        """
+        self._execution.differ(error, what)
+
     def __enter__(self) -> Communicator:
         return self
 
@@ -524,7 +549,7 @@ class Communicator:
         return in_mode
 
 
-def _of(strategy: Strategy) -> ModuleType:
+def algorithm_of(strategy: Strategy) -> ModuleType:
     """The module with a strategy's collectives."""
     return in_network if strategy is Strategy.IN_NETWORK else ring
 
@@ -537,7 +562,9 @@ def _is_same(left: Array, right: Array) -> bool:
 def _begun(name: str, source: Array, result: Array, **how: Any) -> Begun:
     """The collective of that name, from `source` to `result`."""
     flat, into = source.reshape(-1), result.reshape(-1)
-    return Begun(lambda call, strategy: getattr(_of(strategy), name)(call, flat, into, **how), result)
+    return Begun(
+        lambda call, strategy: getattr(algorithm_of(strategy), name)(call, flat, into, **how), result
+    )
 
 
 def _rooted(name: str, source: Array, result: Array, member: int, what: str) -> Callable[[View], Begun]:

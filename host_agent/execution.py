@@ -88,8 +88,12 @@ class Begun(NamedTuple):
     place: Array | None = None
 
 
+class Turn(Generic[T]):
+    """A collective that is ready to run, and makes a T."""
+
+
 @dataclass(frozen=True)
-class Task(Generic[T]):
+class Task(Turn[T]):
     """A collective that is ready to run. `what` names it in errors.
 
     `choose` gives the strategy for the job's mode when the collective starts. `begin` prepares what depends
@@ -213,6 +217,14 @@ class Execution:
         """Run after everything queued before it."""
         with self._order:
             return self._enqueue(task, self._admit(task))
+
+    def differ(self, error: MismatchError, what: str) -> None:
+        """As `fail`: workers have called different collectives, and this one `what`, which is not begun."""
+        with self._order, self._changed:
+            collective = self._next_collective
+            self.member.calls.made(collective, lambda: what)
+            self._act()
+        self.fail(error, self._reason(error), collective)
 
     def fail(self, error: BaseException, reason: str, collective: int | None = None) -> None:
         """No collective runs after this; the job ends for everybody. `collective`: the one that failed."""

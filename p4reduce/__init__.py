@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from host_agent.communicator import Communicator, RingFallbackWarning
     from host_agent.error_feedback import ErrorFeedback
     from host_agent.errors import CommunicatorError, WorkerLostError
+    from host_agent.machine.communicator import MachineCommunicator
     from host_agent.membership import MembershipChange
     from host_agent.metrics import Statistics
     from host_agent.wire.aggregation import Reduction
@@ -20,6 +21,7 @@ else:
         "Communicator": "host_agent.communicator",
         "CommunicatorError": "host_agent.errors",
         "ErrorFeedback": "host_agent.error_feedback",
+        "MachineCommunicator": "host_agent.machine.communicator",
         "MembershipChange": "host_agent.membership",
         "Reduction": "host_agent.wire.aggregation",
         "RingFallbackWarning": "host_agent.communicator",
@@ -44,6 +46,7 @@ __all__ = [
     "Communicator",
     "CommunicatorError",
     "ErrorFeedback",
+    "MachineCommunicator",
     "MembershipChange",
     "Reduction",
     "RingFallbackWarning",

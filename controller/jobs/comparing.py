@@ -20,12 +20,16 @@ _LONGEST_S = 5.0
 
 @dataclass
 class Comparison:
-    """Of collective `collective`, from `since` on. `ranks`: the job's. `reason`: what gave rise to it."""
+    """Of collective `collective`, from `since` on. `ranks`: the job's. `reason`: what gave rise to it.
+
+    `each`: what a rank is, in words: of a plane of a gang, a machine.
+    """
 
     collective: int
     ranks: frozenset[int]
     reason: str
     since: float
+    each: str = "rank"
     answers: dict[int, str] = field(default_factory=dict)  # in words, as a sentence goes on behind a rank
 
     def called(self, rank: int, called: Called) -> None:
@@ -64,7 +68,7 @@ class Comparison:
         ranks: dict[str, list[int]] = {}  # by what they have said
         for rank in sorted(self.ranks):
             ranks.setdefault(self.answers.get(rank, " has not called it"), []).append(rank)
-        lines = [f"{_named(same)}{what}" for what, same in ranks.items()]
+        lines = [f"{self.each} {_listed(same)}{what}" for what, same in ranks.items()]
         return (
             f"the workers disagree about collective {self.collective}: {'; '.join(lines)}. All workers have "
             "to call the same collectives in the same order, with the same roots, sizes, element types, "
@@ -87,13 +91,12 @@ def _counted(collectives: int) -> str:
     return f"{collectives} collective{'' if collectives == 1 else 's'}"
 
 
-def _named(ranks: Iterable[int]) -> str:
-    """In order: "rank 3", or "rank 0-2, 5", whose verbs then suit both."""
+def _listed(ranks: Iterable[int]) -> str:
+    """In order: "3", or "0-2, 5"; behind "rank", whose verbs then suit both."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][-1] == rank - 1:
             runs[-1].append(rank)
         else:
             runs.append([rank])
-    words = ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-    return f"rank {words}"
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -611,7 +611,13 @@ class Job:
             self._compared(now)
 
     def _compare(self, collective: int, reason: str, now: float) -> None:
-        self.comparison = Comparison(collective, frozenset(self.workers), reason, now)
+        self.comparison = Comparison(
+            collective,
+            frozenset(self.workers),
+            reason,
+            now,
+            each="rank" if self.spec.gang is None else "machine",
+        )
         for rank, worker in sorted(self.workers.items()):
             if not worker.leaving:
                 self._tell(rank, Compare(collective))

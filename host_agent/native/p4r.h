@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 11
+#define P4R_ABI_VERSION 12
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -209,6 +209,20 @@ P4R_EXPORT void p4r_sum_rows(int element_type, const void *rows, size_t stride, 
                              uint32_t divisor, void *target);
 // target[i] = target[i] / divisor; int32 towards zero.
 P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor);
+
+// Inside a machine. A counter is a word in memory that processes share; it counts modulo 2^32.
+P4R_EXPORT int p4r_counter_wait(const uint32_t *counter, uint32_t value, int64_t timeout_ns);  // 1: it has reached it
+P4R_EXPORT void p4r_counter_set(uint32_t *counter, uint32_t value);
+// Blocks of floats; `starts`, in elements, of each, `end` that of the last. `source` and `target` begin with the first.
+P4R_EXPORT void p4r_exponents_of_blocks(int element_type, const void *source, const uint64_t *starts, size_t blocks,
+                                        uint64_t end, uint8_t *exponents);
+// To rint(x * 2^(most + 126 - exponent)), 0 where the exponent is 0 or 255; and back: divided, rounded once.
+P4R_EXPORT void p4r_encode_blocks(int element_type, const void *source, const uint64_t *starts, size_t blocks,
+                                  uint64_t end, const uint8_t *exponents, int most, void *target);
+P4R_EXPORT void p4r_decode_blocks(int element_type, const void *source, const uint64_t *starts, size_t blocks,
+                                  uint64_t end, const uint8_t *exponents, int most, uint32_t divisor, void *target);
+// target[i] = the sum of rows[..][i], of int32, which wraps.
+P4R_EXPORT void p4r_sum_words(const void *const *rows, size_t count, size_t n, void *target);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,143 @@
+"""The channel between the workers of one machine: memory that they share, paced as a link would be.
+
+A worker writes into memory of its own, and reads what it takes from the others' in place, so that nothing is
+copied but to add it up. A `Lane` is a sequence of steps: in each, every worker fills a slot, posts it, reads
+the others' slots and releases them. A worker is at most `_DEPTH` slots ahead of the slowest.
+
+What is read from others is what a link would carry: `Pace` holds the reader back to the channel's rate, and
+counts the bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from host_agent.errors import MismatchError
+from host_agent.machine.meeting import Meeting
+from host_agent.transport.native import library
+
+Bytes = NDArray[np.uint8]
+
+SLOT_BYTES: Final = 1 << 20  # of data
+_DEPTH: Final = 3
+_LANES: Final = 2
+_LINE: Final = 64  # bytes; a counter has a cache line to itself
+_PAGE: Final = 4096
+_WORDS: Final = 512  # of a slot, bytes that say what it is of
+_LOOK_NS: Final = 50_000_000  # how often who waits looks whether the others live
+REGION_BYTES: Final = _PAGE + _LANES * _DEPTH * (_WORDS + SLOT_BYTES)
+
+
+class Pace:
+    """Holds one worker's incoming bytes back to a rate, over all lanes. `rate_bit_s` None: as they come.
+
+    `bytes_received`: what has come from other workers of the machine.
+    """
+
+    def __init__(self, rate_bit_s: float | None = None) -> None:
+        self.rate_bit_s = rate_bit_s
+        self.bytes_received = 0
+        self._free_at = 0.0  # when the channel has carried all that was taken
+        self._lock = threading.Lock()
+
+    def take(self, nbytes: int) -> None:
+        """Return when the channel has carried so many bytes more."""
+        with self._lock:
+            self.bytes_received += nbytes
+            if self.rate_bit_s is None:
+                return
+            self._free_at = max(self._free_at, time.monotonic()) + nbytes * 8 / self.rate_bit_s
+            free_at = self._free_at
+        while (left := free_at - time.monotonic()) > 0:
+            time.sleep(left)
+
+
+class Lane:
+    """Steps that all workers of a machine take alike, each in one thread at a time.
+
+    `stalled(seconds, local_ranks)` is called while a step waits for those, and may raise. Errors: what the
+    machine failed with (`Meeting.failure`); MismatchError where workers have called different collectives.
+    """
+
+    def __init__(self, meeting: Meeting, number: int, *, stalled: Callable[[float, list[int]], None]) -> None:
+        self._meeting, self._stalled = meeting, stalled
+        self._rank = meeting.who.local_rank
+        base = [region.ctypes.data + number * 2 * _LINE for region in meeting.regions]
+        self._posted_at, self._released_at = base, [address + _LINE for address in base]
+        start = _PAGE + number * _DEPTH * (_WORDS + SLOT_BYTES)
+        size = _WORDS + SLOT_BYTES
+        self._slots = [
+            [region[start + i * size : start + (i + 1) * size] for i in range(_DEPTH)]
+            for region in meeting.regions
+        ]
+        self._step = 0  # this one's number is one more
+
+    def slot(self) -> Bytes:
+        """This worker's slot of the next step, to be filled."""
+        self._wait(self._released_at, self._step + 1 - _DEPTH)
+        return self._mine[_WORDS:]
+
+    def post(self, what: str) -> None:
+        """It is filled. `what` the user has called: the same at all workers."""
+        words = what.encode()[:_WORDS]
+        self._mine[: len(words)] = np.frombuffer(words, np.uint8)
+        self._mine[len(words) : _WORDS] = 0
+        self._step += 1
+        library().p4r_counter_set(self._posted_at[self._rank], self._step & 0xFFFFFFFF)
+
+    def rows(self) -> list[Bytes]:
+        """Everybody's slots of this step, by local rank, once all are there."""
+        self._wait(self._posted_at, self._step)
+        slots = [of_one[(self._step - 1) % _DEPTH] for of_one in self._slots]
+        said = [bytes(slot[:_WORDS]) for slot in slots]
+        if any(one != said[0] for one in said):
+            raise MismatchError(self._difference(said))
+        return [slot[_WORDS:] for slot in slots]
+
+    def release(self) -> None:
+        """The others' slots have been read."""
+        library().p4r_counter_set(self._released_at[self._rank], self._step & 0xFFFFFFFF)
+
+    @property
+    def _mine(self) -> Bytes:
+        return self._slots[self._rank][self._step % _DEPTH]
+
+    def _wait(self, counters: list[int], value: int) -> None:
+        if value <= 0:
+            return
+        began = time.monotonic()
+        for rank, counter in enumerate(counters):
+            while not library().p4r_counter_wait(counter, value & 0xFFFFFFFF, _LOOK_NS):
+                if self._meeting.failure is not None:
+                    raise self._meeting.failure
+                late = [
+                    other
+                    for other in range(rank, len(counters))
+                    if not library().p4r_counter_wait(counters[other], value & 0xFFFFFFFF, 0)
+                ]
+                if late:
+                    self._stalled(time.monotonic() - began, late)
+        if self._meeting.failure is not None:
+            raise self._meeting.failure
+
+    def _difference(self, said: list[bytes]) -> str:
+        first = self._meeting.who.rank - self._rank
+        calls: dict[str, list[str]] = {}
+        for local_rank, words in enumerate(said):
+            calls.setdefault(words.rstrip(b"\0").decode(errors="replace"), []).append(str(first + local_rank))
+        return "the workers called different collectives: " + "; ".join(
+            f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {what}" for what, ranks in calls.items()
+        )
+
+
+def sum_words(rows: list[Bytes], out: NDArray[np.int32]) -> None:
+    """Leave the sums of the rows' int32s, which wrap, in `out`; each row is as long, and contiguous."""
+    pointers = (ctypes.c_void_p * len(rows))(*(row.ctypes.data for row in rows))
+    library().p4r_sum_words(pointers, len(rows), out.size, out.ctypes.data)

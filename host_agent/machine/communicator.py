@@ -1,0 +1,700 @@
+"""A job whose machines have several GPUs: `MachineCommunicator.join(..., gpus_per_host=n)`.
+
+Rank h * n + g is GPU g of machine h. Each worker is in two groups: its machine's workers, over shared
+memory, and its plane, local rank g of all machines, which is an ordinary job. A collective adds up inside the
+machine, then, each GPU its share, between machines, and gathers. Pieces of a tensor do so at the same time:
+while a plane sums one, the next is added up, and the one before gathered.
+
+What ends one plane ends all: its members tell the others of their machines, and these their planes.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple, TypeVar
+
+import numpy as np
+
+from controller.api.messages import Gang, Mode
+from host_agent.arguments import (
+    contiguous,
+    name_of,
+    reducible,
+    require_root,
+    require_rows_for,
+    result_array,
+    strategy_of,
+    wire_of,
+)
+from host_agent.collectives.plan import SMALL_BYTES, Array, Strategy, Wire
+from host_agent.collectives.signature import Signature, signature
+from host_agent.communicator import Communicator, algorithm_of, collective
+from host_agent.error_feedback import ErrorFeedback
+from host_agent.errors import (
+    CollectiveTimeoutError,
+    CommunicatorClosedError,
+    CommunicatorError,
+    JobEndedError,
+    MismatchError,
+    UsageError,
+)
+from host_agent.execution import Begun, Tally, Task, Turn
+from host_agent.kernels import sum_rows
+from host_agent.machine import sums
+from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Lane, Pace
+from host_agent.machine.meeting import Meeting, Who, meet
+from host_agent.machine.sums import Form, Piece, pieces_of
+from host_agent.membership import MembershipChange
+from host_agent.metrics import Statistics
+from host_agent.quantisation import Blocks
+from host_agent.transport.events import Counters
+from host_agent.wire.aggregation import Kind, Reduction
+
+T = TypeVar("T")
+_WORD: Final = 4
+_NOTICE_S: Final = 60.0
+MOST_GPUS: Final = 8  # a machine
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The worker's place in its machine, and what has come from the machine's other workers."""
+
+    rank: int
+    size: int
+    pace: Pace
+
+    @property
+    def bytes_received(self) -> int:
+        return self.pace.bytes_received
+
+
+@dataclass(frozen=True)
+class Call(Turn[T]):
+    """A collective that is ready to run. `signature`: what all workers have to call alike."""
+
+    what: str
+    signature: Signature
+    strategy: Strategy
+    run: Callable[[Call[T]], T]
+
+
+class _Turns(NamedTuple):
+    now: Callable[[Any], Any]
+    later: Callable[[Any], Future[Any]]
+
+
+class MachineCommunicator(Communicator):
+    """As a `Communicator` of all workers of all machines; `plane` is this worker's job between machines."""
+
+    def __init__(
+        self,
+        plane: Communicator,
+        meeting: Meeting,
+        *,
+        intra_rate_bit_s: float | None = None,
+        pipeline: bool = True,
+        timeout_s: float | None = None,
+    ) -> None:
+        who = meeting.who
+        self.plane = plane
+        self.machine = Machine(who.local_rank, who.local_size, Pace(intra_rate_bit_s))
+        self.ready = plane.ready
+        self.transport = plane.transport
+        self.strategy = plane.strategy
+        self._who, self._meeting, self._timeout_s = who, meeting, timeout_s
+        self._pipeline = pipeline
+        self._left = False
+        self._failure: BaseException | None = None
+        self._tally = Tally()
+        self._what = ""
+        self._running_since = time.monotonic()
+        self._lane = Lane(meeting, 0, stalled=self._stalled)
+        self._results = Lane(meeting, 1, stalled=self._stalled)
+        self._order = ThreadPoolExecutor(1, f"p4reduce-gang{who.rank}", self._note_thread)
+        self._gathering = ThreadPoolExecutor(1, f"p4reduce-gather{who.rank}")
+        self._queue_thread: int | None = None
+        blocks = (plane.ready.path_mtu, plane.ready.message_packets)
+        self._blocks = Blocks.of(path_mtu=blocks[0], message_packets=blocks[1], half=False)
+        self._turns = _Turns(self._now, self._later)
+        plane.on_end(self._plane_ended)
+        meeting.on_failure(self._machine_failed)
+
+    @classmethod
+    def join(
+        cls,
+        controller: str,
+        *,
+        job: str,
+        rank: int,
+        world_size: int,
+        gpus_per_host: int = 1,
+        intra_rate_bit_s: float | None = None,
+        pipeline: bool = True,
+        timeout_s: float | None = None,
+        join_timeout_s: float = 60.0,
+        **how: Any,
+    ) -> Communicator:
+        """Join as `Communicator.join`: GPU rank % gpus_per_host of machine rank // gpus_per_host.
+
+        All workers of a machine, which are processes of one user and one network namespace, share memory.
+        What a worker reads of it is held back to `intra_rate_bit_s` (None: not), as a channel of that rate
+        in each direction would. `pipeline`: pieces of a tensor are added up, summed by planes and gathered
+        at the same time. Both have to be the same on all workers.
+
+        With one GPU a machine it is `Communicator.join`. Errors as there; JobRefusedError, too, where the
+        workers of a machine do not come, or differ.
+        """
+        if not 1 <= gpus_per_host <= MOST_GPUS or world_size % gpus_per_host:
+            raise UsageError(
+                f"{world_size} workers cannot be {gpus_per_host} on each machine: there may be 1 to "
+                f"{MOST_GPUS}, the same number on all"
+            )
+        if intra_rate_bit_s is not None and not intra_rate_bit_s > 0:
+            raise UsageError(f"intra_rate_bit_s {intra_rate_bit_s} is no rate; None does not pace")
+        if gpus_per_host == 1:
+            return Communicator.join(
+                controller,
+                job=job,
+                rank=rank,
+                world_size=world_size,
+                timeout_s=timeout_s,
+                join_timeout_s=join_timeout_s,
+                **how,
+            )
+        if how.get("elastic"):
+            raise UsageError("an elastic job has one GPU a machine: workers of a machine cannot go on alone")
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
+        until = time.monotonic() + join_timeout_s
+        machine, local_rank = divmod(rank, gpus_per_host)
+        who = Who(
+            local_rank=local_rank,
+            local_size=gpus_per_host,
+            rank=rank,
+            world_size=world_size,
+            settings=f"pipeline {pipeline}, intra_rate_bit_s {intra_rate_bit_s}",
+        )
+        plane = Communicator.join(
+            controller,
+            job=f"{job}/{local_rank}",
+            rank=machine,
+            world_size=world_size // gpus_per_host,
+            timeout_s=timeout_s,
+            join_timeout_s=join_timeout_s,
+            gang=Gang(name=job, plane=local_rank, planes=gpus_per_host),
+            **how,
+        )
+        try:
+            left = max(0.1, until - time.monotonic())
+            meeting = meet(f"{controller} {job}", who, region_bytes=REGION_BYTES, timeout_s=left)
+        except BaseException as error:
+            plane.abort(f"rank {rank} could not start: {error}")  # its peers wait for it
+            raise
+        return cls(
+            plane,
+            meeting,
+            intra_rate_bit_s=intra_rate_bit_s,
+            pipeline=pipeline,
+            timeout_s=timeout_s,
+        )
+
+    # Who we are
+
+    @property
+    def rank(self) -> int:
+        """This worker's number among those of all machines, from 0: machine by machine."""
+        return self._who.rank
+
+    @property
+    def world_size(self) -> int:
+        """How many workers all machines have."""
+        return self._who.world_size
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All ranks: no worker leaves such a job without ending it."""
+        return tuple(range(self.world_size))
+
+    @property
+    def generation(self) -> int:
+        """The plane's."""
+        return self.plane.generation
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the switch or a ring sums this worker's plane now."""
+        return self.plane.mode
+
+    @property
+    def mode_reason(self) -> str:
+        """Why not in the network; empty if they are."""
+        return self.plane.mode_reason
+
+    @property
+    def failure(self) -> CommunicatorError | None:
+        """Why the job has ended early, even if no collective has raised it yet."""
+        if isinstance(self._failure, CommunicatorError):
+            return self._failure
+        return self._meeting.failure or self.plane.failure
+
+    def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
+        """Never called: no worker leaves such a job without ending it."""
+
+    def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
+        """As a Communicator's."""
+        self._meeting.on_failure(callback)
+        self.plane.on_end(callback)
+
+    def counters(self) -> Counters:
+        """The plane's connection's."""
+        return self.plane.counters()
+
+    def statistics(self) -> Statistics:
+        """Collectives run, time spent in them, and the plane's traffic on the wire."""
+        return replace(self.plane.statistics(), **asdict(self._tally))
+
+    def status(self, job: str) -> dict[str, Any]:
+        """The plane's."""
+        return self.plane.status(job)
+
+    # Collectives
+
+    def _all_reduce(
+        self,
+        array: Array,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+        wire: Wire | str = Wire.FULL,
+        feedback: ErrorFeedback | None = None,
+    ) -> Call[Array]:
+        """As a Communicator's, over all workers of all machines.
+
+        Of float32 with the bits that a switch would give which summed all workers at once; 16-bit types,
+        and a `wire` of 16 bits, are rounded once more for each machine. Error feedback is a UsageError.
+        """
+        source, reduction = reducible(array, op)
+        width = wire_of(wire, source.dtype, reduction, feedback)
+        if feedback is not None:
+            raise UsageError("error feedback is for jobs with one GPU a machine: leave it out")
+        result = result_array(out, source)
+        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
+        if width is Wire.HALF:
+            what += " over 16 bits"
+
+        def run(call: Call[Array]) -> Array:
+            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, width)
+            return result
+
+        return self._call(what, Kind.ALL_REDUCE, source, strategy, run, reduction=reduction)
+
+    def _reduce(
+        self,
+        array: Array,
+        root: int = 0,
+        op: Reduction | str = Reduction.SUM,
+        *,
+        strategy: Strategy | str | None = None,
+    ) -> Call[Array | None]:
+        """As `all_reduce`, but only `root` gets the result; the others get None."""
+        require_root(root, self.world_size)
+        source, reduction = reducible(array, op)
+        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {root}"
+
+        def run(call: Call[Array | None]) -> Array | None:
+            result = np.empty_like(source)
+            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
+            return result if self.rank == root else None
+
+        return self._call(what, Kind.REDUCE, source, strategy, run, root=root, reduction=reduction)
+
+    def _broadcast(
+        self,
+        array: Array,
+        root: int = 0,
+        *,
+        out: Array | None = None,
+        strategy: Strategy | str | None = None,
+    ) -> Call[Array]:
+        """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
+        require_root(root, self.world_size)
+        source = contiguous(array)
+        result = result_array(out, source)
+
+        def run(call: Call[Array]) -> Array:
+            # Each GPU of the root's machine gives its plane a share: zeros from all others make it a sum.
+            words = np.zeros(-(-source.nbytes // _WORD), np.int32)
+            if self.rank == root:
+                words.view(np.uint8)[: source.nbytes] = source.reshape(-1).view(np.uint8)
+            self._run(call, sums.integers(words, average_of=1), words, words)
+            result.reshape(-1).view(np.uint8)[...] = words.view(np.uint8)[: source.nbytes]
+            return result
+
+        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
+        return self._call(what, Kind.BROADCAST, source, strategy, run, root=root)
+
+    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Call[Array]:
+        """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
+        source = contiguous(array)
+
+        def run(call: Call[Array]) -> Array:
+            rows = self._rows(call, source.reshape(-1).view(np.uint8))
+            return rows.view(source.dtype).reshape((self.world_size, *source.shape))
+
+        return self._call(
+            f"all_gather of {source.size} {source.dtype}", Kind.ALL_GATHER, source, strategy, run
+        )
+
+    def _reduce_scatter(
+        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
+    ) -> Call[Array]:
+        """Rank r's part of the reduction: rows r * k to (r + 1) * k of world_size * k rows."""
+        source, reduction = reducible(array, op)
+        rows = require_rows_for(self.world_size, source.shape)
+
+        def run(call: Call[Array]) -> Array:
+            result: Array = np.empty_like(source)
+            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
+            part: Array = result[self.rank * rows : (self.rank + 1) * rows].copy()
+            return part
+
+        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
+        return self._call(what, Kind.REDUCE_SCATTER, source, strategy, run, reduction=reduction)
+
+    def _barrier(self) -> Call[None]:
+        """Return when all ranks have called it."""
+        ones = np.ones(1, np.int32)
+
+        def run(call: Call[None]) -> None:
+            self._together(call, b"")
+            self._in_plane(call, ones, Reduction.SUM, Wire.FULL).result()
+            self._together(call, b"")
+
+        return self._call("barrier", Kind.BARRIER, ones, None, run)
+
+    all_reduce = collective(_all_reduce)
+    reduce = collective(_reduce)
+    broadcast = collective(_broadcast)
+    all_gather = collective(_all_gather)
+    reduce_scatter = collective(_reduce_scatter)
+    barrier = collective(_barrier)
+
+    # The end
+
+    def leave(self, *, timeout_s: float = 60.0) -> None:
+        """Finish what is queued, wait until all workers leave, and close. Idempotent."""
+        if self._left:
+            return
+        self._require_other_thread("leave")
+        self._left = True
+        try:
+            self._order.shutdown(wait=True)
+            self._gathering.shutdown(wait=True)
+            self.plane.leave(timeout_s=timeout_s)
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            self._meeting.close()
+
+    def abort(self, reason: str) -> None:
+        """End the job for everybody, with `reason`; waiting collectives raise. Then close."""
+        self._fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
+        self.leave()
+
+    # Running
+
+    def _later(self, call: Call[T]) -> Future[T]:
+        self._require_no_failure(call.what)
+        if self._left:
+            raise CommunicatorClosedError(f"{call.what}: this communicator has left its job; join again")
+        return self._order.submit(self._to_its_end, call)
+
+    def _now(self, call: Call[T]) -> T:
+        self._require_other_thread(call.what)
+        future = self._later(call)
+        try:
+            return future.result()
+        except BaseException as error:
+            if not future.done():  # an interrupt of this thread: nothing may use the arrays any more
+                self._fail(error)
+                if not future.cancel():
+                    wait([future])
+            raise
+
+    def _to_its_end(self, call: Call[T]) -> T:
+        self._require_no_failure(call.what)
+        self._what, started = call.what, time.monotonic()
+        try:
+            result = call.run(call)
+        except CommunicatorError as error:
+            first = self._meeting.failure or self._of_all(error)  # what came of it is no news
+            self._fail(first)
+            raise first from error
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._tally.add(
+            Strategy.RING if self.mode is Mode.RING else call.strategy,  # AUTO: by the planes' choice
+            switched=None,
+            seconds=time.monotonic() - started,
+        )
+        return result
+
+    def _fail(self, error: BaseException, reason: str | None = None) -> None:
+        """No collective runs after this; the job ends for everybody."""
+        if self._failure is None:
+            self._failure = error
+        why = reason or f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
+        self._meeting.fail(error if isinstance(error, CommunicatorError) and not reason else why)
+        self._end_plane(error, why)
+
+    def _end_plane(self, error: BaseException, reason: str) -> None:
+        with suppress(CommunicatorError):
+            if isinstance(error, MismatchError) and self.plane.failure is None:
+                self.plane.differ(error, str(error))
+            self.plane.abort(reason)
+
+    def _plane_ended(self, error: CommunicatorError) -> None:
+        self._meeting.fail(self._of_all(error))
+
+    def _machine_failed(self, error: CommunicatorError) -> None:
+        """Another worker of this machine has failed, or its plane has ended: so does ours."""
+        # From the thread that watches: a plane's end waits for threads that may wait for that one.
+        threading.Thread(
+            target=self._end_plane, args=(error, str(error)), name=f"p4reduce-end{self.rank}", daemon=True
+        ).start()
+
+    def _of_all(self, error: CommunicatorError) -> CommunicatorError:
+        """A plane's error, with the rank among all workers."""
+        if not isinstance(error, JobEndedError) or error.rank is None:
+            return error
+        rank = error.rank * self.machine.size + self.machine.rank
+        told = type(error)(error.reason, rank=rank, host=error.host, first_message=error.first_message)
+        told.__cause__ = error
+        return told
+
+    def _require_no_failure(self, what: str) -> None:
+        failure = self._meeting.failure
+        if self._failure is not None and (failure is None or failure is self._failure):
+            raise CommunicatorClosedError(
+                f"{what}: this communicator failed earlier and its job has ended; join again. "
+                f"It was: {self._failure}"
+            ) from self._failure
+        if failure is not None:
+            raise failure.with_traceback(None)
+
+    def _note_thread(self) -> None:
+        self._queue_thread = threading.get_ident()
+
+    def _require_other_thread(self, what: str) -> None:
+        if threading.get_ident() == self._queue_thread:
+            raise UsageError(
+                f"{what}: called in a future's callback, where it would wait for itself: call it "
+                "in another thread, or a collective with async_op=True"
+            )
+
+    def _stalled(self, seconds: float, local_ranks: list[int]) -> None:
+        limit = _NOTICE_S if self._timeout_s is None else self._timeout_s
+        if seconds < limit:
+            return
+        first = self.rank - self.machine.rank
+        late = ", ".join(f"GPU {rank} (rank {first + rank})" for rank in local_ranks)
+        stall = f"{self._what}: {late} of this machine has come no further for {limit:g} s"
+        if self._timeout_s is not None:
+            raise CollectiveTimeoutError(stall)
+        warnings.warn(f"{stall}; waiting on, as no timeout_s is set", RuntimeWarning, stacklevel=2)
+
+    def _call(
+        self,
+        what: str,
+        kind: Kind,
+        array: Array,
+        strategy: Strategy | str | None,
+        run: Callable[[Call[T]], T],
+        *,
+        root: int = 0,
+        reduction: Reduction = Reduction.NONE,
+    ) -> Call[T]:
+        wanted = self.strategy if strategy is None else strategy_of(strategy)
+        if wanted is Strategy.IN_NETWORK and self.mode is Mode.RING:
+            raise UsageError(
+                f"in-network was asked for, but no switch aggregates for this job: {self.mode_reason}"
+            )
+        return Call(what, signature(kind, root, reduction, array.dtype, array.size), wanted, run)
+
+    # Sums
+
+    def _reduce_into(self, call: Call[Any], array: Array, out: Array, op: Reduction, wire: Wire) -> None:
+        """Leave the reduction of all workers' flat `array` in `out`, which may be the same."""
+        divisor = self.world_size if op is Reduction.AVG else 1
+        if op in (Reduction.MAX, Reduction.MIN):
+            self._run(call, sums.extremes(array, op), array, out)
+        elif array.dtype == np.int32:
+            self._run(call, sums.integers(array, average_of=divisor), array, out)
+        elif self.world_size * array.nbytes <= SMALL_BYTES:
+            padded = np.zeros(-(-array.nbytes // _WORD) * _WORD, np.uint8)
+            padded[: array.nbytes] = array.view(np.uint8)
+            sum_rows(self._rows(call, padded).view(np.int32), out, divisor=divisor)
+        elif wire.halves(array.dtype):
+            self._run(call, sums.halves(array, divisor=divisor), array, out)
+        else:
+            self._in_fixed_point(call, array, out, divisor)
+
+    def _in_fixed_point(self, call: Call[Any], array: Array, out: Array, divisor: int) -> None:
+        starts = sums.block_starts(array.size, self._blocks)
+        agreed = self._agree(call, sums.exponents(array, starts))
+        apart = sums.special(starts, agreed, array.size)
+        rare = array[apart] if apart.any() else None  # before `out` is written, which may be `array`
+        form = sums.fixed_point(array, starts, agreed, workers=self.world_size, divisor=divisor)
+        self._run(call, form, array, out, starts=starts.tobytes())
+        if rare is not None:
+            rows = self._rows(call, rare.view(np.uint8)).view(array.dtype)
+            out[apart] = sums.by_ring(rows, divisor=divisor)
+            self._tally.non_finite_fallbacks += 1
+
+    def _agree(self, call: Call[Any], own: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
+        """The largest of all workers' bytes, one by one."""
+        found = np.empty_like(own)
+
+        def merge(rows: list[Any], where: slice) -> Array:
+            largest: Array = np.maximum.reduce(rows)
+            return largest.astype(np.float16)  # in which a byte is exact, and takes two bytes on the wire
+
+        def fill(where: slice, target: Any) -> None:
+            target[:] = own[where]
+
+        def finish(largest: Array, where: slice, target: Any) -> None:
+            target[:] = largest.astype(np.uint8)
+
+        form = Form(width=1, op=Reduction.MAX, fill=fill, merge=merge, finish=finish)
+        self._run(call, form, own, found)
+        return found
+
+    def _run(self, call: Call[Any], form: Form, array: Array, out: Array, *, starts: bytes = b"") -> None:
+        """One sum: pieces at the same time, or, without a pipeline, one way after the other."""
+        piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
+        if starts:
+            piece_elements -= self._blocks.block_elements  # pieces end where blocks do
+        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
+        if not self._pipeline or len(pieces) == 1:
+            shares = [self._add_up(call, form, piece) for piece in pieces]
+            whole = np.concatenate(shares) if shares else np.empty(0, np.int32)
+            total = self._in_plane(call, whole, form.op, form.wire).result() if whole.size else whole
+            ends = np.cumsum([share.size for share in shares[:-1]], dtype=np.int64)
+            for piece, part in zip(pieces, np.split(total, ends) if pieces else (), strict=True):
+                self._gather(call, form, piece, part, out)
+            return
+        results: queue.SimpleQueue[tuple[Piece, Future[Array] | None] | None] = queue.SimpleQueue()
+
+        def gather() -> None:
+            try:
+                while (item := results.get()) is not None:
+                    piece, future = item
+                    part = np.empty(0, np.int32) if future is None else future.result()
+                    self._gather(call, form, piece, part, out)
+            except BaseException as error:
+                self._fail(error)  # who adds up waits for slots that nobody will read
+                raise
+
+        gathered = self._gathering.submit(gather)
+        try:
+            for piece in pieces:
+                share = self._add_up(call, form, piece)
+                future = self._in_plane(call, share, form.op, form.wire) if share.size else None
+                results.put((piece, future))
+        finally:
+            results.put(None)
+            wait([gathered])
+        gathered.result()
+
+    def _add_up(self, call: Call[Any], form: Form, piece: Piece) -> Array:
+        """Put our numbers where the others read them, and add up our share of all."""
+        width, mine = form.width, piece.part(self.machine.rank)
+        form.fill(slice(piece.start, piece.end), self._lane.slot()[: (piece.end - piece.start) * width])
+        self._lane.post(call.what)
+        rows = [row[mine.start * width : mine.stop * width] for row in self._lane.rows()]
+        self.machine.pace.take((self.machine.size - 1) * (mine.stop - mine.start) * width)
+        share = form.merge(rows, piece.share(self.machine.rank))
+        self._lane.release()
+        return share
+
+    def _gather(self, call: Call[Any], form: Form, piece: Piece, part: Array, out: Array) -> None:
+        """Put our share's result where the others read it, and take theirs."""
+        local, width = self.machine.rank, out.itemsize
+        mine = piece.share(local)
+        if part.size:
+            form.finish(part, mine, self._results.slot()[: (mine.stop - mine.start) * width])
+        else:
+            self._results.slot()
+        self._results.post(call.what)
+        rows = self._results.rows()
+        others = (piece.end - piece.start) - (mine.stop - mine.start)
+        self.machine.pace.take(others * width)
+        into = out.view(np.uint8)
+        for rank, row in enumerate(rows):
+            share = piece.share(rank)
+            into[share.start * width : share.stop * width] = row[: (share.stop - share.start) * width]
+        self._results.release()
+
+    def _in_plane(self, call: Call[Any], array: Array, op: Reduction, wire: Wire) -> Future[Array]:
+        """The plane's all-reduce of this; its messages say what the user has called."""
+        result = np.empty_like(array)
+
+        def steps(plane_call: Any, strategy: Strategy) -> Any:
+            named = replace(plane_call, wire=wire, signature=call.signature)
+            return algorithm_of(strategy).all_reduce(named, array, result)
+
+        begun = Begun(steps, result)
+        choose = self.plane._choice(call.strategy, Kind.ALL_REDUCE, array)
+        return self.plane._execution.later(
+            Task(call.what, op, choose, lambda view: begun, lambda found: found)
+        )
+
+    def _rows(self, call: Call[Any], data: Any) -> Array:
+        """All workers' bytes, by rank: (world_size, data.size)."""
+        machines = self.world_size // self.machine.size
+        planes_rows = np.empty((machines, data.size), np.uint8)
+        if data.size:
+            planes_rows = self._gather_in_plane(call, data)
+        flat = planes_rows.reshape(-1)
+        everybody = np.empty((self.machine.size, flat.size), np.uint8)
+        for start in range(0, flat.size, SLOT_BYTES):
+            part = flat[start : start + SLOT_BYTES]
+            for rank, row in enumerate(self._together(call, part)):
+                everybody[rank, start : start + part.size] = row
+        by_rank = everybody.reshape(self.machine.size, machines, data.size).transpose(1, 0, 2)
+        return np.ascontiguousarray(by_rank).reshape(self.world_size, data.size)
+
+    def _gather_in_plane(self, call: Call[Any], data: Any) -> Array:
+        machines = self.world_size // self.machine.size
+        result = np.empty((machines, data.size), np.uint8)
+        flat = result.reshape(-1)
+
+        def steps(plane_call: Any, strategy: Strategy) -> Any:
+            named = replace(plane_call, signature=call.signature)
+            return algorithm_of(strategy).all_gather(named, data, flat)
+
+        begun = Begun(steps, result)
+        choose = self.plane._choice(call.strategy, Kind.ALL_GATHER, data)
+        task = Task(call.what, Reduction.NONE, choose, lambda view: begun, lambda found: found)
+        return self.plane._execution.later(task).result()
+
+    def _together(self, call: Call[Any], data: Any) -> list[Array]:
+        """The bytes of all of the machine's workers, of which all have as many; at most a slot."""
+        own = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        self._results.slot()[: own.size] = own
+        self._results.post(call.what)
+        rows = [row[: own.size].copy() for row in self._results.rows()]
+        self.machine.pace.take((self.machine.size - 1) * own.size)
+        self._results.release()
+        return rows

@@ -1,0 +1,79 @@
+"""Machines with several GPUs in one process: a simulated rack a plane, memory really shared."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from controller.api.messages import Mode
+from host_agent.communicator import Communicator
+from host_agent.machine.channel import REGION_BYTES
+from host_agent.machine.communicator import MachineCommunicator
+from host_agent.machine.meeting import Meeting, Who, meet
+from p4reduce.simulation.faults.schedule import Rates
+from tests.host_agent.fakes import FakeRack, on_all
+
+
+def meetings(
+    machines: int, gpus: int, *, region_bytes: int = REGION_BYTES, settings: str = ""
+) -> list[Meeting]:
+    """Of all workers, by rank; each machine meets under a name of its own."""
+    met: list[Any] = [None] * (machines * gpus)
+
+    def come(machine: int, name: str, local_rank: int) -> None:
+        rank = machine * gpus + local_rank
+        who = Who(
+            local_rank=local_rank, local_size=gpus, rank=rank, world_size=machines * gpus, settings=settings
+        )
+        met[rank] = meet(name, who, region_bytes=region_bytes, timeout_s=20)
+
+    threads = []
+    for machine in range(machines):
+        name = str(uuid.uuid4())
+        threads += [threading.Thread(target=come, args=(machine, name, local)) for local in range(gpus)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return met
+
+
+class Machines:
+    """`machines` with `gpus` each; `run` gives each rank its own thread. `racks`: by local rank."""
+
+    def __init__(
+        self,
+        machines: int,
+        gpus: int,
+        *,
+        mode: Mode = Mode.IN_NETWORK,
+        timeout_s: float | None = 20.0,
+        faults: Rates | None = None,
+        pipeline: bool = True,
+        intra_rate_bit_s: float | None = None,
+    ) -> None:
+        self.racks = [
+            FakeRack(machines, mode=mode, reason="no free slots" if mode is Mode.RING else "", faults=faults)
+            for _ in range(gpus)
+        ]
+        self.meetings = meetings(machines, gpus)
+        self.communicators = [
+            MachineCommunicator(
+                self.racks[rank % gpus].communicators[rank // gpus],
+                meeting,
+                pipeline=pipeline,
+                intra_rate_bit_s=intra_rate_bit_s,
+                timeout_s=timeout_s,
+            )
+            for rank, meeting in enumerate(self.meetings)
+        ]
+
+    def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
+        """`work` on every rank; what each returned, or the exception it raised."""
+        return on_all(self.communicators, work)
+
+    def close(self) -> None:
+        """End all: whoever has left has left."""
+        self.run(lambda c: c.abort("the test is over"))

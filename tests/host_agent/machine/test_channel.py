@@ -1,0 +1,135 @@
+"""Memory that the workers of a machine share, step by step, and its pace."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from host_agent.errors import MismatchError
+from host_agent.machine.channel import Lane, Pace, sum_words
+from host_agent.machine.meeting import Meeting
+from tests.host_agent.machine.machines import meetings
+
+
+@pytest.fixture
+def met() -> Iterator[list[Meeting]]:
+    workers = meetings(1, 3)
+    yield workers
+    for one in workers:
+        one.close()
+
+
+def lanes(met: list[Meeting], number: int = 0) -> list[Lane]:
+    return [Lane(meeting, number, stalled=lambda seconds, late: None) for meeting in met]
+
+
+def test_each_step_has_what_everybody_put_into_it(met: list[Meeting]) -> None:
+    """However far one is ahead of another."""
+
+    def work(rank: int, lane: Lane) -> list[list[int]]:
+        random = np.random.default_rng(rank)
+        seen = []
+        for step in range(200):
+            lane.slot()[:4] = np.frombuffer(np.int32(1000 * rank + step).tobytes(), np.uint8)
+            lane.post("a call")
+            seen.append([int(row[:4].view(np.int32)[0]) for row in lane.rows()])
+            if random.random() < 0.05:
+                time.sleep(0.002)
+            lane.release()
+        return seen
+
+    with ThreadPoolExecutor() as pool:
+        for seen in pool.map(work, range(3), lanes(met)):
+            assert seen == [[step, 1000 + step, 2000 + step] for step in range(200)]
+
+
+def test_nobody_overwrites_what_is_not_read(met: list[Meeting]) -> None:
+    workers = lanes(met)
+    fast = workers[0]
+
+    def fill() -> None:
+        fast.slot()[0] = 1 + fast._step
+        fast.post("a call")
+
+    for _ in range(3):
+        fill()
+    thread = threading.Thread(target=fill)
+    thread.start()
+    for other in workers[1:]:
+        other.slot()
+        other.post("a call")
+    for other in workers[1:]:
+        assert other.rows()[0][0] == 1
+        assert thread.is_alive(), "it has not been released by all"
+        other.release()
+    assert thread.is_alive(), "nor by itself"
+    fast.release()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_different_calls_are_told_apart(met: list[Meeting]) -> None:
+    workers = lanes(met)
+
+    def work(rank: int) -> str:
+        workers[rank].slot()
+        workers[rank].post("barrier" if rank == 1 else "all_reduce(SUM) of 3 int32")
+        with pytest.raises(MismatchError) as raised:
+            workers[rank].rows()
+        return str(raised.value)
+
+    with ThreadPoolExecutor() as pool:
+        for said in pool.map(work, range(3)):
+            assert said == (
+                "the workers called different collectives: "
+                "ranks 0, 2: all_reduce(SUM) of 3 int32; rank 1: barrier"
+            )
+
+
+def test_who_waits_hears_that_another_failed(met: list[Meeting]) -> None:
+    lane = lanes(met)[0]
+    lane.slot()
+    lane.post("a call")
+    timer = threading.Timer(0.1, lambda: met[2].fail(MismatchError("something else")))
+    timer.start()
+    with pytest.raises(MismatchError, match="something else"):
+        lane.rows()
+
+
+def test_who_is_late_is_told(met: list[Meeting]) -> None:
+    def stalled(seconds: float, late: list[int]) -> None:
+        raise TimeoutError(f"{late}")
+
+    lane = Lane(met[0], 0, stalled=stalled)
+    Lane(met[1], 0, stalled=stalled).post("a call")
+    lane.post("a call")
+    with pytest.raises(TimeoutError, match=r"\[2\]"):
+        lane.rows()
+
+
+def test_a_pace_counts_and_holds_back() -> None:
+    """Asserted is only that it does not let through more: a busy machine is slower."""
+    pace = Pace(8e6)  # a megabyte a second
+    began = time.monotonic()
+    for _ in range(20):
+        pace.take(10_000)
+    assert time.monotonic() - began >= 0.199
+    assert pace.bytes_received == 200_000
+    unpaced = Pace()
+    unpaced.take(10**15)
+    assert unpaced.bytes_received == 10**15
+
+
+@pytest.mark.parametrize("count", [0, 1, 511, 512, 513, 5000])
+def test_words_wrap(count: int) -> None:
+    random = np.random.default_rng(count)
+    rows = [random.integers(-(2**31), 2**31, count, dtype=np.int32) for _ in range(5)]
+    out = np.empty(count, np.int32)
+    sum_words([row.view(np.uint8) for row in rows], out)
+    with np.errstate(over="ignore"):
+        assert (out == np.add.reduce(rows, dtype=np.int32)).all()
