@@ -21,9 +21,9 @@ from bench import command
 from bench.scale_figure import figure
 from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.sweep import Cell, Outcome, run, run_all
-from p4reduce.workloads.hierarchy import FLAT_RING, HIERARCHICAL, speedup_of_iteration
+from p4reduce.workloads.hierarchy import speedup_of_iteration
 from p4reduce.workloads.reporting.quantities import seconds, size
-from p4reduce.workloads.strategies.names import IN_NETWORK
+from p4reduce.workloads.strategies.names import FLAT_RING, HIERARCHICAL, IN_NETWORK
 from p4reduce.workloads.traffic.tables import MODELS, bundled
 
 MACHINES: Final = 8

@@ -29,7 +29,7 @@ from host_agent.arguments import (
     wire_of,
 )
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Array, Strategy, Wire, cheaper, choose
+from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire, cheaper, choose
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import (
     CommunicatorClosedError,
@@ -447,6 +447,26 @@ class Communicator:
     all_gather = collective(_all_gather)
     reduce_scatter = collective(_reduce_scatter)
     barrier = collective(_barrier)
+
+    def submit(
+        self,
+        what: str,
+        kind: Kind,
+        array: Array,
+        result: Array,
+        steps: Callable[[Call, Strategy], Steps[Any]],
+        *,
+        strategy: Strategy | str | None = None,
+        reduction: Reduction = Reduction.NONE,
+    ) -> Future[Array]:
+        """A collective of one's own, of all workers, in its turn; the future has `result`.
+
+        `steps(call, strategy)` are operations as in `host_agent.collectives`. The strategy is chosen as for
+        `kind` of `array`, which, with `what`, tells the call from others.
+        """
+        begun = Begun(lambda call, chosen: steps(call.named(kind, array), chosen), result)
+        how = self._choice(strategy, kind, array)
+        return self._execution.later(Task(what, reduction, how, lambda view: begun, _as_it_is))
 
     all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
     broadcast_async, all_gather_async = _deprecated("broadcast"), _deprecated("all_gather")

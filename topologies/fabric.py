@@ -197,6 +197,8 @@ class Fabric:
             path_mtu=options.path_mtu,
             rate_mbit=options.rate_mbit,
             uplink_rate_mbit=options.uplink_shape.rate_mbit if self.layout.links else None,
+            gpus_per_host=options.gpus_per_host,
+            intra_rate_mbit=options.intra_rate_mbit,
             controller=f"{CONTROLLER_IP}:{CONTROLLER_PORT}",
             control_socket=str(directory / "controller.sock"),
             tls=options.tls,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from controller.api.messages import MAX_PLANES as MOST_GPUS
 from controller.config import Target
 from p4src import PATH_MTUS
 from topologies.errors import TopologyError, UnsupportedError
@@ -20,6 +21,7 @@ from topologies.switches import require_bmv2
 class FabricOptions:
     """What all kinds of fabric have. `switch_loss` is the embedded switch's own, on every port, both ways.
 
+    A host has `gpus_per_host`, a worker on each, which pass data on at `intra_rate_mbit`.
     With `fault_wires`, faults can be injected with any switch: each link goes through a process.
     With `tls`, controller and switches talk TLS, with certificates that are made with the cluster.
     `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
@@ -32,6 +34,8 @@ class FabricOptions:
     switch: Target = Target.EMBEDDED
     path_mtu: int = 1024
     rate_mbit: float | None = None
+    gpus_per_host: int = 1
+    intra_rate_mbit: float | None = None
     delay_ms: float = 0.0
     loss: float = 0.0
     switch_loss: float = 0.0
@@ -72,6 +76,12 @@ class FabricOptions:
         for what, value in (("loss", self.loss), ("switch loss", self.switch_loss)):
             if not 0 <= value < 1:
                 raise TopologyError(f"a {what} of {value:g} is no probability below 1")
+        if not 1 <= self.gpus_per_host <= MOST_GPUS:
+            raise TopologyError(f"a host has 1 to {MOST_GPUS} GPUs, not {self.gpus_per_host}")
+        if self.gpus_per_host == 1 and self.intra_rate_mbit is not None:
+            raise TopologyError(
+                "a rate between the GPUs of a host is for hosts with several: say how many (--gpus-per-host)"
+            )
         if self.delay_ms < 0:
             raise TopologyError(f"a delay of {self.delay_ms:g} ms is negative")
         if self.pcap is not None and not self.pcap.is_dir():
@@ -92,5 +102,9 @@ class FabricOptions:
         if len(self.host_kinds) not in (0, hosts):
             raise TopologyError(f"{len(self.host_kinds)} kinds of host do not fit {hosts} hosts")
         if HostKind.ROCE in self.kinds:
+            if self.gpus_per_host > 1:
+                raise UnsupportedError(
+                    "hosts of kind roce have one GPU each: leave --gpus-per-host out, or take emulated hosts"
+                )
             machine.require_programs()
             image.require()

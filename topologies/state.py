@@ -114,7 +114,8 @@ class LinkState:
 class ClusterState:
     """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others.
 
-    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches. `controller_start`
+    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches, `intra_rate_mbit` of the
+    channel into each GPU of a host (None: as fast as memory is). `controller_start`
     starts the controller again; `controller_killed`: it was ended on purpose.
     """
 
@@ -128,6 +129,8 @@ class ClusterState:
     controller: str
     control_socket: str
     uplink_rate_mbit: float | None = None
+    gpus_per_host: int = 1
+    intra_rate_mbit: float | None = None
     tls: bool = False
     ready: bool = False
     controller_process: ProcessId | None = None

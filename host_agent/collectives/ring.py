@@ -152,6 +152,26 @@ def _until_sent(ids: list[int]) -> Steps[None]:
         yield Wait(ids[-1], EventType.COMPLETED)
 
 
+def pass_on(call: Call, array: Array, out: Array) -> Steps[None]:
+    """Give `array` to the successor, and leave the predecessor's, of that size, in `out`.
+
+    A step of a program of one's own (`Communicator.submit`), which has to end with a `barrier`.
+    """
+    yield Wait(
+        (
+            yield call.operation(
+                Stage.RING_GATHER,
+                SwitchOp.PASS,
+                array,
+                out,
+                element_type=ELEMENT_TYPES.get(array.dtype, ElementType.RAW),
+                arrival=Arrival.STORE,
+                cut_elements=array.size,
+            )
+        )
+    )
+
+
 def _pass(call: Call, stage: Stage, work: Array, send: slice, receive: slice, arrival: Arrival) -> Operation:
     return call.operation(
         stage,

@@ -33,7 +33,8 @@ from host_agent.arguments import (
     strategy_of,
     wire_of,
 )
-from host_agent.collectives.plan import SMALL_BYTES, Array, Strategy, Wire
+from host_agent.collectives.plan import SMALL_BYTES, Array, Steps, Strategy, Wire
+from host_agent.collectives.plan import Call as PlaneCall
 from host_agent.collectives.signature import Signature, signature
 from host_agent.communicator import Communicator, algorithm_of, collective
 from host_agent.error_feedback import ErrorFeedback
@@ -45,7 +46,7 @@ from host_agent.errors import (
     MismatchError,
     UsageError,
 )
-from host_agent.execution import Begun, Tally, Task, Turn
+from host_agent.execution import Tally, Turn
 from host_agent.kernels import sum_rows
 from host_agent.machine import sums
 from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Lane, Pace
@@ -83,6 +84,7 @@ class Call(Turn[T]):
     what: str
     signature: Signature
     strategy: Strategy
+    pipeline: bool
     run: Callable[[Call[T]], T]
 
 
@@ -276,8 +278,9 @@ class MachineCommunicator(Communicator):
         strategy: Strategy | str | None = None,
         wire: Wire | str = Wire.FULL,
         feedback: ErrorFeedback | None = None,
+        pipeline: bool | None = None,
     ) -> Call[Array]:
-        """As a Communicator's, over all workers of all machines.
+        """As a Communicator's, over all workers of all machines; `pipeline` in place of that of `join`.
 
         Of float32 with the bits that a switch would give which summed all workers at once; 16-bit types,
         and a `wire` of 16 bits, are rounded once more for each machine. Error feedback is a UsageError.
@@ -295,7 +298,8 @@ class MachineCommunicator(Communicator):
             self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, width)
             return result
 
-        return self._call(what, Kind.ALL_REDUCE, source, strategy, run, reduction=reduction)
+        made = self._call(what, Kind.ALL_REDUCE, source, strategy, run, reduction=reduction)
+        return made if pipeline is None else replace(made, pipeline=pipeline)
 
     def _reduce(
         self,
@@ -530,7 +534,8 @@ class MachineCommunicator(Communicator):
             raise UsageError(
                 f"in-network was asked for, but no switch aggregates for this job: {self.mode_reason}"
             )
-        return Call(what, signature(kind, root, reduction, array.dtype, array.size), wanted, run)
+        said = signature(kind, root, reduction, array.dtype, array.size)
+        return Call(what, said, wanted, self._pipeline, run)
 
     # Sums
 
@@ -586,7 +591,7 @@ class MachineCommunicator(Communicator):
         if starts:
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
         pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
-        if not self._pipeline or len(pieces) == 1:
+        if not call.pipeline or len(pieces) == 1:
             shares = [self._add_up(call, form, piece) for piece in pieces]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)
             total = self._in_plane(call, whole, form.op, form.wire).result() if whole.size else whole
@@ -650,14 +655,13 @@ class MachineCommunicator(Communicator):
         """The plane's all-reduce of this; its messages say what the user has called."""
         result = np.empty_like(array)
 
-        def steps(plane_call: Any, strategy: Strategy) -> Any:
+        def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
             named = replace(plane_call, wire=wire, signature=call.signature)
-            return algorithm_of(strategy).all_reduce(named, array, result)
+            program: Steps[Any] = algorithm_of(strategy).all_reduce(named, array, result)
+            return program
 
-        begun = Begun(steps, result)
-        choose = self.plane._choice(call.strategy, Kind.ALL_REDUCE, array)
-        return self.plane._execution.later(
-            Task(call.what, op, choose, lambda view: begun, lambda found: found)
+        return self.plane.submit(
+            call.what, Kind.ALL_REDUCE, array, result, steps, strategy=call.strategy, reduction=op
         )
 
     def _rows(self, call: Call[Any], data: Any) -> Array:
@@ -680,14 +684,13 @@ class MachineCommunicator(Communicator):
         result = np.empty((machines, data.size), np.uint8)
         flat = result.reshape(-1)
 
-        def steps(plane_call: Any, strategy: Strategy) -> Any:
+        def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
             named = replace(plane_call, signature=call.signature)
-            return algorithm_of(strategy).all_gather(named, data, flat)
+            program: Steps[Any] = algorithm_of(strategy).all_gather(named, data, flat)
+            return program
 
-        begun = Begun(steps, result)
-        choose = self.plane._choice(call.strategy, Kind.ALL_GATHER, data)
-        task = Task(call.what, Reduction.NONE, choose, lambda view: begun, lambda found: found)
-        return self.plane._execution.later(task).result()
+        self.plane.submit(call.what, Kind.ALL_GATHER, data, result, steps, strategy=call.strategy).result()
+        return result
 
     def _together(self, call: Call[Any], data: Any) -> list[Array]:
         """The bytes of all of the machine's workers, of which all have as many; at most a slot."""

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from controller.api.messages import MAX_PLANES
 from controller.config import Target
-from p4reduce.cli.options import parse_host_counts, parse_rate, parse_uplink_rate
+from p4reduce.cli.options import parse_host_counts, parse_intra_rate, parse_rate, parse_uplink_rate
 from p4reduce.cli.output import Say
 from p4reduce.cli.runs import is_given
 from topologies import state
@@ -39,6 +40,13 @@ Hosts = Annotated[
 Rate = Annotated[str, typer.Option(help="Rate of the hosts' links: 100mbit, 1gbit, none.")]
 UplinkRate = Annotated[
     str | None, typer.Option(help="Rate of the links between switches; as --rate if not given.")
+]
+GpusPerHost = Annotated[
+    int, typer.Option(min=1, max=MAX_PLANES, help="GPUs of a host: a worker on each, behind one link.")
+]
+IntraRate = Annotated[
+    str | None,
+    typer.Option(help="Rate of the channel into each GPU from others of its host; unlimited if not given."),
 ]
 Spines = Annotated[int, typer.Option(min=1, max=4, help="Spines (spine-leaf).")]
 Leaves = Annotated[int, typer.Option(min=1, max=8, help="Leaves: the switches of the racks (spine-leaf).")]
@@ -68,6 +76,8 @@ class ItsOwn:
 
     rate: Rate = "100mbit"
     uplink_rate: UplinkRate = None
+    gpus_per_host: GpusPerHost = 1
+    intra_rate: IntraRate = None
     spines: Spines = 2
     leaves: Leaves = 2
     mtu: PathMtu = 4096
@@ -85,6 +95,8 @@ class ItsOwn:
             "switch": self.switch,
             "path_mtu": self.mtu,
             "rate_mbit": parse_rate(self.rate),
+            "gpus_per_host": self.gpus_per_host,
+            "intra_rate_mbit": parse_intra_rate(self.intra_rate),
             "tls": self.tls,
         }
         options: FabricOptions

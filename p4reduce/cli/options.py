@@ -54,6 +54,11 @@ def parse_rate(text: str) -> float | None:
         raise typer.BadParameter(str(error)) from error
 
 
+def parse_intra_rate(text: str | None) -> float | None:
+    """The same of the channel between the GPUs of a host; None: unlimited."""
+    return None if text is None else parse_rate(text)
+
+
 def parse_uplink_rate(text: str | None) -> float | Literal["rate"] | None:
     """The same of the links between switches: as the hosts' if not given."""
     return "rate" if text is None else parse_rate(text)

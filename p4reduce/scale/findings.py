@@ -10,6 +10,7 @@ from typing import Any
 from host_agent.wire.aggregation import MAX_RANKS
 from p4reduce.scale.sweep import Cell, Outcome
 from p4reduce.workloads import hierarchy
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
 from p4reduce.workloads.traffic.model import Workload
 
@@ -55,7 +56,7 @@ def winners(outcomes: Sequence[Outcome]) -> list[str]:
 def threshold(outcomes: Sequence[Outcome]) -> str | None:
     """From which k on `hierarchical` beats the flat ring by the formula; None where nobody asks."""
     chosen = {one.cell.strategy for one in outcomes}
-    if not {hierarchy.HIERARCHICAL, hierarchy.FLAT_RING} <= chosen:
+    if not {names.HIERARCHICAL, names.FLAT_RING} <= chosen:
         return None
     shapes = list(dict.fromkeys(one.cell.fabric.shape for one in outcomes))
     if shapes[0].gpus_per_host == 1:
@@ -73,7 +74,7 @@ def threshold(outcomes: Sequence[Outcome]) -> str | None:
 def cautions(outcomes: Sequence[Outcome]) -> list[str]:
     """Where more workers are behind a leaf than the switch's program takes."""
     said = []
-    for strategy in (hierarchy.HIERARCHICAL, IN_NETWORK):
+    for strategy in (names.HIERARCHICAL, IN_NETWORK):
         workers = max(
             (_behind_a_leaf(one.cell) for one in outcomes if one.cell.strategy == strategy), default=0
         )

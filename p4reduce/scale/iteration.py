@@ -119,7 +119,7 @@ class SimulatedReducer:
     def barrier(self) -> None:
         """All are there."""
 
-    def reference(self, racks: Racks) -> None:
+    def reference(self, racks: Racks, dtype: Any) -> None:
         """There are no values."""
 
     def retransmissions(self) -> None:

@@ -17,7 +17,7 @@ from p4reduce.scale.fabric import GPU_IN, GPU_OUT, NIC_DOWN, NIC_UP, Fabric, dow
 from p4reduce.scale.flows import Flow, Link, max_min
 from p4reduce.scale.pipeline import MAX_PIECES, Stages, pieces_of, play
 from p4reduce.scale.ring import ring_s
-from p4reduce.workloads import hierarchy
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
 
 
@@ -182,9 +182,9 @@ def machine_hop_rates(fabric: Fabric, planes: int, *, crosses: bool) -> NDArray[
 
 
 _STRATEGIES: Final[dict[str, Callable[[Sizes, Fabric], Sum]]] = {
-    hierarchy.HIERARCHICAL: _hierarchical,
-    hierarchy.HIERARCHICAL_RING: _hierarchical_ring,
-    hierarchy.FLAT_RING: _flat_ring,
-    hierarchy.REDUCE_BROADCAST: _reduce_broadcast,
+    names.HIERARCHICAL: _hierarchical,
+    names.HIERARCHICAL_RING: _hierarchical_ring,
+    names.FLAT_RING: _flat_ring,
+    names.REDUCE_BROADCAST: _reduce_broadcast,
     IN_NETWORK: _in_network,
 }

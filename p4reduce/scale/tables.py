@@ -10,11 +10,11 @@ from rich.text import Text
 
 from p4reduce.scale import findings
 from p4reduce.scale.sweep import Outcome
-from p4reduce.workloads import hierarchy
 from p4reduce.workloads.reporting.quantities import rate, seconds, share, times
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
 
-_BASES = (hierarchy.FLAT_RING, IN_NETWORK)  # what others are compared with, if it is there
+_BASES = (names.FLAT_RING, IN_NETWORK)  # what others are compared with, if it is there
 
 
 def tables(outcomes: Sequence[Outcome]) -> RenderableType:

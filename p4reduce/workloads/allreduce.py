@@ -7,6 +7,7 @@ import secrets
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
@@ -145,11 +146,11 @@ def require_right(result: Outcome, what: str) -> None:
             raise VerificationError(f"{what}: {complaint(check)}")
 
 
-def switch_counters(cluster: ClusterState, job: str) -> Counters:
-    """What the switches counted for a job, in packets, summed over its flows."""
+def switch_counters(cluster: ClusterState, jobs: Sequence[str]) -> Counters:
+    """What the switches counted for a job, or for its planes, in packets, summed over its flows."""
     total: Counters = {}
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        for flow in admin.counters(job):
+        for flow in chain.from_iterable(admin.counters(job) for job in jobs):
             for name, value in flow.counters.items():
                 total[name] = total.get(name, 0) + value.packets
     return dict(sorted(total.items()))
@@ -163,12 +164,15 @@ def run(
     chosen = list(cluster.hosts if hosts is None else hosts)
     if len(chosen) < 2:
         raise WorkloadError("an all-reduce needs two workers or more: name more hosts")
-    require_memory(request.bytes, len(chosen))
+    gpus = cluster.gpus_per_host
+    workers = len(chosen) * gpus
+    require_memory(request.bytes, workers)
     job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}
     links: dict[str, list[dict[str, Any]]] = {}
+    team = Team(cluster, workers, hosts=chosen, gpus_per_host=gpus)
     try:
-        with Team(cluster, len(chosen), hosts=chosen) as team:
+        with team:
             joined = team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[
                 0
             ]
@@ -176,20 +180,22 @@ def run(
                 before = wires.wires(cluster)
                 outcomes[strategy] = measure(team, replace(request, strategy=strategy))
                 links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
-            counters = switch_counters(cluster, job)
+            counters = switch_counters(cluster, team.jobs)
             team.do("leave")
             lost = team.lost
     finally:
         # It has ended, and nobody will ask for it; or it never began.
         with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
-            admin.delete_job(job)
+            for name in team.jobs:
+                admin.delete_job(name)
     for strategy, outcome_ in outcomes.items():
         require_right(outcome_, f"all-reduce of {request.bytes} bytes, {strategy}")
     return {
         "switch": cluster.target,
         "topology": cluster.topology,
-        "workers": len(chosen),
-        "workers_left": len(chosen) - len(lost),
+        "workers": workers,
+        "gpus_per_host": gpus,
+        "workers_left": workers - len(lost),
         "lost": {f"rank {rank}": words for rank, words in sorted(lost.items())},
         "hosts": [host.name for host in chosen],
         "dtype": request.dtype,

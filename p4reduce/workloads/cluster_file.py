@@ -31,6 +31,7 @@ from pydantic import (
 )
 
 from controller.api.errors import InvalidRequestError
+from controller.api.messages import MAX_PLANES
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, Target, check_window
 from controller.slots.admission import tenant_of
 from p4reduce.workloads.errors import WorkloadError
@@ -92,6 +93,8 @@ Name = Annotated[str, Field(pattern=_NAME)]
 
 class _Topology(Part):
     rate: Rate = None
+    gpus_per_host: Annotated[int, Field(ge=1, le=MAX_PLANES)] = 1
+    intra_rate: Rate = None
     path_mtu: PathMtu = 1024
     delay_ms: Annotated[float, Field(ge=0)] = 0.0
     loss: Probability = 0.0
@@ -104,6 +107,8 @@ class _Topology(Part):
         return {
             "path_mtu": self.path_mtu,
             "rate_mbit": self.rate,
+            "gpus_per_host": self.gpus_per_host,
+            "intra_rate_mbit": self.intra_rate,
             "delay_ms": self.delay_ms,
             "loss": self.loss,
             "host_kinds": kinds * total if len(kinds) == 1 else kinds,

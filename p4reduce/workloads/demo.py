@@ -155,7 +155,7 @@ def _on(cluster: ClusterState, options: DemoOptions, progress: Progress) -> Repo
             races.append(measure(team, request))
             require_right(races[-1], f"{options.race_bytes} bytes {where}")
         wire = [answer["statistics"] for answer in team.do("statistics")]
-        counters = switch_counters(cluster, _JOB)
+        counters = switch_counters(cluster, team.jobs)
         team.do("leave")
     counters["retransmissions"] = sum(worker["retransmissions"] for worker in wire)
     counters["duplicates_received"] = sum(worker["duplicates"] for worker in wire)

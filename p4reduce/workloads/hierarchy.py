@@ -15,12 +15,13 @@ from typing import Final
 
 from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.strategies.names import IN_NETWORK
-
-FLAT_RING: Final = "flat-ring"
-HIERARCHICAL_RING: Final = "hierarchical-ring"
-REDUCE_BROADCAST: Final = "reduce-broadcast"
-HIERARCHICAL: Final = "hierarchical"  # in the network
+from p4reduce.workloads.strategies.names import (
+    FLAT_RING,
+    HIERARCHICAL,
+    HIERARCHICAL_RING,
+    IN_NETWORK,
+    REDUCE_BROADCAST,
+)
 
 ALL: Final = (HIERARCHICAL, HIERARCHICAL_RING, FLAT_RING, REDUCE_BROADCAST, IN_NETWORK)
 

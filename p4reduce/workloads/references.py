@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from host_agent.collectives.plan import SMALL_BYTES, Strategy, Wire, ring_parts
 from host_agent.communicator import Communicator
+from host_agent.machine.communicator import MachineCommunicator
 from host_agent.quantisation import Blocks, block_sum, divide, round_once
 
 Array = NDArray[Any]
@@ -90,10 +91,22 @@ class Ringed:
 
 
 def of_the_job(
-    communicator: Communicator, strategy: Strategy, racks: Racks, wire: Wire = Wire.FULL
-) -> Reference:
-    """How the job sums by `strategy` as long as nobody leaves it."""
+    communicator: Communicator,
+    strategy: Strategy,
+    racks: Racks,
+    dtype: np.dtype[Any],
+    wire: Wire = Wire.FULL,
+) -> Reference | None:
+    """How the job sums `dtype` by `strategy` as long as nobody leaves it; None: in several ways.
+
+    Hosts with several GPUs add float32 as one switch would that sums all workers, and round 16-bit numbers
+    in each host.
+    """
     ready = communicator.ready
+    if isinstance(communicator, MachineCommunicator):
+        if wire.halves(dtype):
+            return None
+        return Switched(path_mtu=ready.path_mtu, message_packets=ready.message_packets)
     if strategy is Strategy.RING:
         return Ringed(order=ready.ring or tuple(range(communicator.world_size)))
     return Switched(path_mtu=ready.path_mtu, message_packets=ready.message_packets, racks=racks, wire=wire)

@@ -41,7 +41,7 @@ def run_steps(
             progress(f"job {job.name}: {step.train.steps} steps of training, {step.train.dtype}")
             done.append(_training(team, step.train, timeout_s=timeout_s))
     wire = [answer["statistics"] for answer in team.do("statistics", timeout_s=timeout_s)]
-    counters = switch_counters(team.cluster, job.name)
+    counters = switch_counters(team.cluster, team.jobs)
     team.do("leave", timeout_s=timeout_s)
     return {
         **{key: joined[key] for key in ("job_id", "generation", "window", "message_packets", "path_mtu")},

@@ -1,4 +1,4 @@
-"""Workers in the hosts of a cluster, one a host, and what they are told to do together."""
+"""Workers in the hosts of a cluster, one a host or a GPU, and what they are told to do together."""
 
 from __future__ import annotations
 
@@ -24,15 +24,25 @@ _GRACE_S = 60.0  # for the others, once a worker has failed: they may wait for i
 class Team:
     """`workers` processes of `p4reduce.workloads.worker`. A context manager.
 
-    Rank r is in the r-th of `hosts`; without them, of the cluster's.
+    Rank r is in the r-th of `hosts`; without them, of the cluster's. With `gpus_per_host` so many are in one,
+    host after host.
     """
 
-    def __init__(self, cluster: ClusterState, workers: int, *, hosts: Sequence[HostState] = ()) -> None:
-        chosen = list(hosts or cluster.hosts)
+    def __init__(
+        self,
+        cluster: ClusterState,
+        workers: int,
+        *,
+        hosts: Sequence[HostState] = (),
+        gpus_per_host: int = 1,
+    ) -> None:
+        chosen = [host for host in hosts or cluster.hosts for _ in range(gpus_per_host)]
         if not 1 <= workers <= len(chosen):
             raise WorkloadError(
-                f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts"
+                f"{workers} workers do not fit cluster {cluster.name}, which has "
+                f"{len(chosen) // gpus_per_host} hosts"
             )
+        self.gpus_per_host = gpus_per_host
         self.cluster = cluster
         self.size = workers
         self.job = ""
@@ -83,8 +93,25 @@ class Team:
             controller=self.cluster.controller,
             job=job,
             world_size=self.size,
+            **self._machines(),
             **arguments,
         )
+
+    @property
+    def jobs(self) -> list[str]:
+        """What the controller knows the job by: with several GPUs a host, its planes."""
+        if self.gpus_per_host == 1:
+            return [self.job]
+        return [f"{self.job}/{plane}" for plane in range(self.gpus_per_host)]
+
+    def _machines(self) -> dict[str, Any]:
+        if self.gpus_per_host == 1:
+            return {}
+        rate = self.cluster.intra_rate_mbit
+        return {
+            "gpus_per_host": self.gpus_per_host,
+            "intra_rate_bit_s": None if rate is None else rate * 1e6,
+        }
 
     def do(
         self,

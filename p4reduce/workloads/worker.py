@@ -24,6 +24,7 @@ from controller.api.messages import Mode
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
+from host_agent.machine.communicator import MachineCommunicator
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.references import Racks, of_the_job
 from p4reduce.workloads.replaying import Player
@@ -76,7 +77,7 @@ class Worker:
         """Join a job; what it became."""
         if self._communicator is not None:
             raise WorkloadError("this worker is in a job already")
-        self._communicator = Communicator.join(**arguments)
+        self._communicator = MachineCommunicator.join(**arguments)
         ready = self._communicator.ready
         return {
             "job_id": ready.job_id,
@@ -154,7 +155,9 @@ class Worker:
                     ranks=ranks,
                     reduction=operation_of(op),
                     strategy=taken,
-                    reference=None if racks is None else of_the_job(communicator, taken, racks, Wire(wire)),
+                    reference=None
+                    if racks is None
+                    else of_the_job(communicator, taken, racks, array.dtype, Wire(wire)),
                     wire=Wire(wire),
                 )
                 if outcome.passed:

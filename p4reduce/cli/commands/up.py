@@ -12,7 +12,14 @@ from typer.core import TyperGroup
 
 from controller.config import Spread, Target
 from p4reduce.cli import fabric_options as fabrics
-from p4reduce.cli.options import OtherName, parse_host_counts, parse_host_kinds, parse_rate, parse_uplink_rate
+from p4reduce.cli.options import (
+    OtherName,
+    parse_host_counts,
+    parse_host_kinds,
+    parse_intra_rate,
+    parse_rate,
+    parse_uplink_rate,
+)
 from p4reduce.cli.staying import stay
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
@@ -43,6 +50,8 @@ class Wanted:
 
     mtu: fabrics.PathMtu = 1024
     switch: fabrics.Switch = Target.EMBEDDED
+    gpus_per_host: fabrics.GpusPerHost = 1
+    intra_rate: fabrics.IntraRate = None
     pcap: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Capture each link into a file in DIR.")
     ] = None
@@ -79,6 +88,8 @@ class Wanted:
             "switch": self.switch,
             "path_mtu": self.mtu,
             "rate_mbit": parse_rate(rate),
+            "gpus_per_host": self.gpus_per_host,
+            "intra_rate_mbit": parse_intra_rate(self.intra_rate),
             "delay_ms": self.delay_ms,
             "loss": self.loss,
             "switch_loss": self.switch_loss,

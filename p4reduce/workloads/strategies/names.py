@@ -13,6 +13,12 @@ HALVING_DOUBLING: Final = "halving-doubling"
 PARAMETER_SERVER: Final = "parameter-server"
 PARAMETER_SERVER_SWITCH: Final = "parameter-server-switch"
 GLOO: Final = "gloo"
+# Of hosts with several GPUs (p4reduce/workloads/hierarchy.py).
+HIERARCHICAL: Final = "hierarchical"  # in the network, pieces in a pipeline
+HIERARCHICAL_PHASES: Final = "hierarchical-phases"  # the same, one phase after the other
+HIERARCHICAL_RING: Final = "hierarchical-ring"
+FLAT_RING: Final = "flat-ring"
+REDUCE_BROADCAST: Final = "reduce-broadcast"
 
 ALL: Final = (
     IN_NETWORK,
@@ -23,20 +29,32 @@ ALL: Final = (
     PARAMETER_SERVER_SWITCH,
     GLOO,
 )
+OF_SEVERAL_GPUS: Final = (HIERARCHICAL, HIERARCHICAL_PHASES, HIERARCHICAL_RING, FLAT_RING, REDUCE_BROADCAST)
 # A switch adds up; all others need nothing of the fabric but forwarding.
-IN_THE_SWITCH: Final = frozenset({IN_NETWORK, IN_NETWORK_16BIT, PARAMETER_SERVER_SWITCH})
+IN_THE_SWITCH: Final = frozenset(
+    {IN_NETWORK, IN_NETWORK_16BIT, PARAMETER_SERVER_SWITCH, HIERARCHICAL, HIERARCHICAL_PHASES}
+)
+# Floats are added as whole numbers, wherever that is; all others add them as floats.
+AS_INTEGERS: Final = IN_THE_SWITCH | {HIERARCHICAL_RING}
 
 
-def strategies_of(text: str) -> tuple[str, ...]:
-    """`in-network,ring` or `all`; WorkloadError lists what there is."""
+def strategies_of(text: str, *, gpus_per_host: int = 1) -> tuple[str, ...]:
+    """`in-network,ring` or `all`; WorkloadError lists what there is on such hosts."""
+    there, others = (ALL, OF_SEVERAL_GPUS) if gpus_per_host == 1 else (OF_SEVERAL_GPUS, ALL)
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if words == ["all"]:
-        return ALL
+        return there
     for word in words:
-        if word not in ALL:
-            raise WorkloadError(f"{word!r} is no strategy; there are {', '.join(ALL)}, and all")
+        if word in others:
+            gpus = "one GPU" if word in ALL else "several GPUs"
+            raise WorkloadError(
+                f"strategy {word} is for hosts with {gpus} (--gpus-per-host); "
+                f"here there are {', '.join(there)}, and all"
+            )
+        if word not in there:
+            raise WorkloadError(f"{word!r} is no strategy; there are {', '.join(there)}, and all")
         if words.count(word) > 1:
             raise WorkloadError(f"strategy {word} is given twice")
     if not words:
-        raise WorkloadError(f"no strategy is given; there are {', '.join(ALL)}, and all")
+        raise WorkloadError(f"no strategy is given; there are {', '.join(there)}, and all")
     return tuple(words)

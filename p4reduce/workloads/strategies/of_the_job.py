@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Strategy, Wire
@@ -13,13 +14,16 @@ from p4reduce.workloads.references import Racks, Reference, of_the_job
 
 
 class JobReducer:
-    """Over a job's connections. Leaving the job is up to whoever joined it."""
+    """Over a job's connections; whoever joined it leaves it. `how`: more arguments of its all_reduce."""
 
-    def __init__(self, communicator: Communicator, strategy: Strategy, wire: Wire = Wire.FULL) -> None:
+    def __init__(
+        self, communicator: Communicator, strategy: Strategy, wire: Wire = Wire.FULL, **how: Any
+    ) -> None:
         self.rank = communicator.rank
         self.world_size = communicator.world_size
         self._communicator = communicator
-        self._how: dict[str, Any] = {"strategy": strategy, "wire": wire}
+        self._strategy, self._wire = strategy, wire
+        self._how: dict[str, Any] = {"strategy": strategy, "wire": wire, **how}
 
     def start(self, array: NDArray[Any]) -> Future[Any]:
         """Sum `array` over all ranks, in place."""
@@ -33,9 +37,9 @@ class JobReducer:
         """Return when all ranks have called it."""
         self._communicator.barrier(async_op=True).result()
 
-    def reference(self, racks: Racks) -> Reference:
+    def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
         """What its sums have to be, bit for bit."""
-        return of_the_job(self._communicator, racks=racks, **self._how)
+        return of_the_job(self._communicator, self._strategy, racks, dtype, self._wire)
 
     def retransmissions(self) -> int:
         """Packets sent again on the job's connections."""

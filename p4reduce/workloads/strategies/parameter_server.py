@@ -83,9 +83,9 @@ class SwitchedParameterServer(QueuedReducer):
         parameters = array if pushed is None else pushed
         self._communicator.broadcast(parameters, root=SERVER, out=array, strategy="in-network")
 
-    def reference(self, racks: Racks) -> Reference:
+    def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
         """What its sums have to be, bit for bit: the switch makes them on the way to the server."""
-        return of_the_job(self._communicator, Strategy.IN_NETWORK, racks)
+        return of_the_job(self._communicator, Strategy.IN_NETWORK, racks, dtype)
 
     def retransmissions(self) -> int:
         """Packets sent again on the job's connections."""

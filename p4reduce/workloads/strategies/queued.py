@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from p4reduce.workloads.references import Racks, Reference
@@ -32,7 +33,7 @@ class QueuedReducer(ABC):
         """Return when all ranks have called it."""
         self._queue.submit(self._or_give_up, self._barrier).result()
 
-    def reference(self, racks: Racks) -> Reference | None:
+    def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
         """None: a sum may be added up in any order."""
         return None
 

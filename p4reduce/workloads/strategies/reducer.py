@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from p4reduce.workloads.references import Racks, Reference
@@ -35,7 +36,7 @@ class Reducer(Protocol):
         """Return when all ranks have called it."""
         ...
 
-    def reference(self, racks: Racks) -> Reference | None:
+    def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
         """What its sums have to be, bit for bit, with those ranks behind each leaf; None: in any order."""
         ...
 

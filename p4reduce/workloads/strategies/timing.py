@@ -50,14 +50,14 @@ def time_sums(
     }
     if verify:
         # All others add in floating point, in some order.
-        how = Strategy.IN_NETWORK if strategy in names.IN_THE_SWITCH else Strategy.RING
+        how = Strategy.IN_NETWORK if strategy in names.AS_INTEGERS else Strategy.RING
         found = check(
             source,
             seed=seed,
             world_size=reducer.world_size,
             reduction=Reduction.SUM,
             strategy=how,
-            reference=reducer.reference(racks),
+            reference=reducer.reference(racks, source.dtype),
             wire=Wire.HALF if strategy == names.IN_NETWORK_16BIT else Wire.FULL,
         )
         answer["check"] = {**asdict(found), "passed": found.passed}

@@ -9,8 +9,8 @@ import pytest
 
 from p4reduce.scale.fabric import Fabric, Framing
 from p4reduce.scale.strategies import Sizes, simulate
-from p4reduce.workloads.hierarchy import FLAT_RING
 from p4reduce.workloads.strategies import names
+from p4reduce.workloads.strategies.names import FLAT_RING
 from tests.p4reduce.clusters import must
 from topologies.links import ETHERNET_OVERHEAD
 

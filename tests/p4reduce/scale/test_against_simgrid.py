@@ -14,7 +14,8 @@ import pytest
 
 from p4reduce.scale.flows import Flow, Link, Network
 from p4reduce.scale.ring import ring_s
-from p4reduce.workloads.hierarchy import FLAT_RING, Shape, tensors_of_time
+from p4reduce.workloads.hierarchy import Shape, tensors_of_time
+from p4reduce.workloads.strategies.names import FLAT_RING
 
 PYTHON = "/usr/bin/python3"  # of Debian's packages
 SCRIPT = Path(__file__).with_name("simgrid_flows.py")

@@ -15,6 +15,7 @@ from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.sweep import Cell, run_all
 from p4reduce.workloads import hierarchy
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.traffic.tables import bundled
 from tests.p4reduce.scale.fabrics import fabric
 
@@ -50,7 +51,7 @@ def test_a_cell_that_fails_ends_the_sweep() -> None:
 
     good = fabric(hosts=4, gpus_per_host=2)
     broken = Broken(**{name: getattr(good, name) for name in good.__dataclass_fields__})
-    cells = [Cell(what=1 << 20, strategy=hierarchy.FLAT_RING, fabric=each) for each in (good, broken)]
+    cells = [Cell(what=1 << 20, strategy=names.FLAT_RING, fabric=each) for each in (good, broken)]
     with pytest.raises(ArithmeticError, match="no links"):
         run_all(cells)
 

@@ -8,8 +8,8 @@ import pytest
 
 from p4reduce.scale.iteration import SizesAlone, iterate
 from p4reduce.scale.sweep import Cell, run
-from p4reduce.workloads.hierarchy import FLAT_RING, speedup_of_iteration
-from p4reduce.workloads.strategies.names import IN_NETWORK
+from p4reduce.workloads.hierarchy import speedup_of_iteration
+from p4reduce.workloads.strategies.names import FLAT_RING, IN_NETWORK
 from p4reduce.workloads.tensors import dtype_of
 from p4reduce.workloads.traffic.buckets import buckets
 from p4reduce.workloads.traffic.model import Layer, Workload

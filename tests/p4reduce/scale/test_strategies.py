@@ -13,6 +13,7 @@ from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.flows import Flow, Link, max_min
 from p4reduce.scale.strategies import Sizes, default_piece, machine_hop_rates, simulate, tree_flow
 from p4reduce.workloads import hierarchy
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
 from tests.p4reduce.scale.fabrics import FACTOR, RATE, fabric
 
@@ -43,15 +44,13 @@ def test_closed_forms(strategy: str, gpus_per_host: int, hosts: int, k: float) -
 @pytest.mark.parametrize(("k", "ratio"), [(1, 0.75), (2, 1.07), (4, 1.36), (8, 1.58)])
 def test_flat_ring_over_hierarchical_at_four_by_four(k: float, ratio: float) -> None:
     on = fabric(hosts=4, gpus_per_host=4, k=k)
-    found = time_of(hierarchy.FLAT_RING, on) / time_of(hierarchy.HIERARCHICAL, on)
+    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL, on)
     assert found == pytest.approx(ratio, rel=0.01)
 
 
 def test_in_a_pipeline_it_wins_by_the_whole_ratio() -> None:
     on = fabric(hosts=4, gpus_per_host=4, k=2)
-    found = time_of(hierarchy.FLAT_RING, on) / time_of(
-        hierarchy.HIERARCHICAL, on, piece=default_piece(on, SIZE)
-    )
+    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL, on, piece=default_piece(on, SIZE))
     assert found == pytest.approx(1.875, rel=0.01)
 
 
@@ -59,7 +58,7 @@ def test_in_a_pipeline_it_wins_by_the_whole_ratio() -> None:
 def test_the_crossing_is_where_the_formula_has_it(gpus_per_host: int, hosts: int) -> None:
     def ahead(k: float) -> bool:
         on = fabric(hosts=hosts, gpus_per_host=gpus_per_host, k=k)
-        return time_of(hierarchy.HIERARCHICAL, on) < time_of(hierarchy.FLAT_RING, on)
+        return time_of(names.HIERARCHICAL, on) < time_of(names.FLAT_RING, on)
 
     low, high = 1.0, 4.0
     assert not ahead(low)
@@ -142,11 +141,11 @@ def test_uplinks_that_are_too_thin_bound_what_crosses_them() -> None:
     """Eight planes by four spines, each uplink with half of what a NIC has: two planes share half a NIC."""
     two_racks: dict[str, Any] = {"hosts": 32, "gpus_per_host": 8, "spines": 4}
     thin = fabric(**two_racks, uplink_rate=RATE * FACTOR / 8)
-    assert time_of(hierarchy.HIERARCHICAL, thin, piece=1 << 19) == pytest.approx(2.0, rel=0.01)
+    assert time_of(names.HIERARCHICAL, thin, piece=1 << 19) == pytest.approx(2.0, rel=0.01)
     assert time_of(IN_NETWORK, thin) == pytest.approx(8.0, rel=0.01)  # 8 over the NIC, one over the uplink
     one = fabric(hosts=32, gpus_per_host=1, uplink_rate=RATE * FACTOR / 8)
     assert time_of(IN_NETWORK, one) == pytest.approx(8.0, rel=0.01)
-    assert time_of(hierarchy.FLAT_RING, one) == pytest.approx(8 * 2 * 31 / 32, rel=0.01)
+    assert time_of(names.FLAT_RING, one) == pytest.approx(8 * 2 * 31 / 32, rel=0.01)
 
 
 def test_a_small_window_bounds_a_long_way() -> None:
@@ -164,13 +163,13 @@ def test_what_latencies_cost() -> None:
     few = Sizes(size=64)
     assert simulate(IN_NETWORK, few, on).seconds == pytest.approx(4e-3, rel=0.01)
     assert simulate(IN_NETWORK, Sizes(size=64, floats=False), on).seconds == pytest.approx(2e-3, rel=0.01)
-    assert simulate(hierarchy.FLAT_RING, few, on).seconds == pytest.approx(14 * 2e-3, rel=0.01)
+    assert simulate(names.FLAT_RING, few, on).seconds == pytest.approx(14 * 2e-3, rel=0.01)
     eight = fabric(hosts=2, gpus_per_host=8, alpha_s=1e-3)
     inside, tree = 7 * 1e-3, 2e-3
-    found = simulate(hierarchy.HIERARCHICAL, few, eight).seconds
+    found = simulate(names.HIERARCHICAL, few, eight).seconds
     assert found == pytest.approx(tree + inside + tree + inside, rel=0.01)
     # A ring of 16, of whose hops two are of 2 ms: 30 steps go round nearly twice.
-    assert simulate(hierarchy.FLAT_RING, few, eight).seconds == pytest.approx(30e-3 + 4e-3, rel=0.01)
+    assert simulate(names.FLAT_RING, few, eight).seconds == pytest.approx(30e-3 + 4e-3, rel=0.01)
 
 
 def test_time_never_falls_with_size() -> None:

@@ -10,6 +10,7 @@ from p4reduce.scale import findings
 from p4reduce.scale.sweep import Cell, Outcome, run, run_all
 from p4reduce.workloads import hierarchy
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
 from p4reduce.workloads.traffic.tables import MODELS, bundled
 from tests.p4reduce.scale.fabrics import fabric
@@ -45,7 +46,7 @@ def test_five_models_by_four_strategies_on_1024_gpus() -> None:
         best.cell.strategy
         for group in findings.by_subject(found)
         for best in map(findings.fastest, findings.by_gpus(group))
-    } == {hierarchy.HIERARCHICAL}
+    } == {names.HIERARCHICAL}
 
 
 def numbers(found: list[Outcome]) -> list[tuple[float, ...]]:
@@ -62,9 +63,7 @@ def test_any_executor_gives_the_same_in_the_same_order() -> None:
 
 
 def test_bus_bandwidth_is_what_a_ring_would_have_to_carry() -> None:
-    (one,) = run_all(
-        [Cell(what=1 << 30, strategy=hierarchy.FLAT_RING, fabric=fabric(hosts=16, gpus_per_host=8))]
-    )
+    (one,) = run_all([Cell(what=1 << 30, strategy=names.FLAT_RING, fabric=fabric(hosts=16, gpus_per_host=8))])
     assert one.bus_gbit_s == pytest.approx(100, rel=0.01)
     assert one.waiting_s is None
 
@@ -72,8 +71,8 @@ def test_bus_bandwidth_is_what_a_ring_would_have_to_carry() -> None:
 @pytest.mark.parametrize(("piece", "pieces_win"), [(None, False), (0, True), (1 << 20, True)])
 def test_a_pipeline_is_as_asked_for(piece: int | None, pieces_win: bool) -> None:
     on = fabric(hosts=4, gpus_per_host=8, k=2.0)
-    phases = run(Cell(what=1 << 28, strategy=hierarchy.HIERARCHICAL, fabric=on, piece=None)).seconds
-    found = run(Cell(what=1 << 28, strategy=hierarchy.HIERARCHICAL, fabric=on, piece=piece))
+    phases = run(Cell(what=1 << 28, strategy=names.HIERARCHICAL, fabric=on, piece=None)).seconds
+    found = run(Cell(what=1 << 28, strategy=names.HIERARCHICAL, fabric=on, piece=piece))
     assert (found.seconds < 0.9 * phases) == pieces_win
     assert found.formula_s == pytest.approx(found.seconds, rel=0.05)
 
@@ -83,10 +82,10 @@ def test_cells_that_cannot_be() -> None:
     with pytest.raises(
         WorkloadError, match="a piece of 100 bytes is less than a message: take 65536 or more"
     ):
-        Cell(what=1 << 20, strategy=hierarchy.HIERARCHICAL, fabric=on, piece=100)
+        Cell(what=1 << 20, strategy=names.HIERARCHICAL, fabric=on, piece=100)
     for size in (0, 2**40 + 1):
         with pytest.raises(WorkloadError, match=f"{size} bytes to sum: take 1 to"):
-            Cell(what=size, strategy=hierarchy.HIERARCHICAL, fabric=on)
+            Cell(what=size, strategy=names.HIERARCHICAL, fabric=on)
 
 
 @pytest.mark.parametrize("strategy", hierarchy.ALL)

@@ -101,7 +101,7 @@ class FakeReducer:
     def barrier(self) -> None:
         """The others are there already."""
 
-    def reference(self, racks: Racks) -> None:
+    def reference(self, racks: Racks, dtype: Any) -> None:
         """Nobody asks."""
 
     def retransmissions(self) -> int | None:
@@ -156,7 +156,7 @@ class ThreadReducer:
     def barrier(self) -> None:
         self._queue.submit(self._meeting.sum, self.rank, np.zeros(1, np.int32)).result()
 
-    def reference(self, racks: Racks) -> None:
+    def reference(self, racks: Racks, dtype: Any) -> None:
         """Nobody asks."""
 
     def retransmissions(self) -> int | None:

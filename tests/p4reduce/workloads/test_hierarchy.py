@@ -9,10 +9,6 @@ import pytest
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.hierarchy import (
     ALL,
-    FLAT_RING,
-    HIERARCHICAL,
-    HIERARCHICAL_RING,
-    REDUCE_BROADCAST,
     Shape,
     share_for,
     speedup_of_iteration,
@@ -21,7 +17,13 @@ from p4reduce.workloads.hierarchy import (
     tensors_per_nic,
     threshold_k,
 )
-from p4reduce.workloads.strategies.names import IN_NETWORK
+from p4reduce.workloads.strategies.names import (
+    FLAT_RING,
+    HIERARCHICAL,
+    HIERARCHICAL_RING,
+    IN_NETWORK,
+    REDUCE_BROADCAST,
+)
 
 FOUR = Shape(hosts=4, gpus_per_host=4, k=2.0)
 
