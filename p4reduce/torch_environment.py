@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 CONTROLLER: Final = "P4REDUCE_CONTROLLER"
 JOB: Final = "P4REDUCE_JOB"
+INTRA_RATE: Final = "P4REDUCE_INTRA_RATE"  # bit/s between GPUs of a machine; unset: unpaced
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.:@/+-]")
 
 
@@ -24,18 +26,20 @@ class Launcher:
     rank: str
     world_size: str
     local_rank: str
+    local_size: str
     job: tuple[str, ...]
     address: str = ""  # of a node of the run, for the store
 
 
 # The first whose rank is set counts. PyTorch's own names come first: what is set by hand wins.
 LAUNCHERS: Final = (
-    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", ("TORCHELASTIC_RUN_ID",)),
+    Launcher("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ("TORCHELASTIC_RUN_ID",)),
     Launcher(
         "mpirun",
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",
         "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
         ("PMIX_NAMESPACE",),
     ),
     Launcher(
@@ -43,10 +47,11 @@ LAUNCHERS: Final = (
         "SLURM_PROCID",
         "SLURM_NTASKS",
         "SLURM_LOCALID",
+        "SLURM_NTASKS_PER_NODE",
         ("SLURM_JOB_ID", "SLURM_STEP_ID"),
         "SLURM_LAUNCH_NODE_IPADDR",
     ),
-    Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", ("PMI_JOBID",)),
+    Launcher("mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ("PMI_JOBID",)),
 )
 
 
@@ -69,8 +74,9 @@ def adopt(environment: MutableMapping[str, str]) -> None:
         return
     environment.setdefault("RANK", environment[launcher.rank])
     environment.setdefault("WORLD_SIZE", environment[launcher.world_size])
-    if launcher.local_rank in environment:
-        environment.setdefault("LOCAL_RANK", environment[launcher.local_rank])
+    for name, theirs in (("LOCAL_RANK", launcher.local_rank), ("LOCAL_WORLD_SIZE", launcher.local_size)):
+        if theirs in environment:
+            environment.setdefault(name, environment[theirs])
     address = environment.get(launcher.address) if launcher.address else None
     if address is None and environment.get("OMPI_COMM_WORLD_LOCAL_SIZE") == environment["WORLD_SIZE"]:
         address = "127.0.0.1"
@@ -79,6 +85,23 @@ def adopt(environment: MutableMapping[str, str]) -> None:
     if run := run_of(environment):
         # The same on all its processes, and another one for the next run on this machine.
         environment.setdefault("MASTER_PORT", str(20000 + zlib.crc32(run.encode()) % 10000))
+
+
+def gpus_per_machine(environment: Mapping[str, str]) -> int:
+    """How many of the run's processes each machine has; one where the launcher does not say."""
+    said = environment.get("LOCAL_WORLD_SIZE", "1")
+    return int(said) if said.isdigit() and int(said) > 0 else 1
+
+
+def ranks_on_each(ranks: Sequence[int], gpus: int) -> int | None:
+    """How many of these ranks, in this order, each machine has, with `gpus` consecutive ranks on each.
+
+    None where one has more than another, or a machine's are not together.
+    """
+    runs = [(machine, len(list(same))) for machine, same in groupby(rank // gpus for rank in ranks)]
+    if len({machine for machine, _ in runs}) < len(runs) or len({count for _, count in runs}) != 1:
+        return None
+    return runs[0][1]
 
 
 def run_of(environment: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from controller.api.messages import MAX_PLANES as MOST_GPUS
+from controller.api.messages import MAX_PLANES
 from controller.config import Target
 from p4src import PATH_MTUS
 from topologies.errors import TopologyError, UnsupportedError
@@ -76,8 +76,8 @@ class FabricOptions:
         for what, value in (("loss", self.loss), ("switch loss", self.switch_loss)):
             if not 0 <= value < 1:
                 raise TopologyError(f"a {what} of {value:g} is no probability below 1")
-        if not 1 <= self.gpus_per_host <= MOST_GPUS:
-            raise TopologyError(f"a host has 1 to {MOST_GPUS} GPUs, not {self.gpus_per_host}")
+        if not 1 <= self.gpus_per_host <= MAX_PLANES:
+            raise TopologyError(f"a host has 1 to {MAX_PLANES} GPUs, not {self.gpus_per_host}")
         if self.gpus_per_host == 1 and self.intra_rate_mbit is not None:
             raise TopologyError(
                 "a rate between the GPUs of a host is for hosts with several: say how many (--gpus-per-host)"

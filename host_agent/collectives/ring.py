@@ -62,7 +62,7 @@ def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
     parts = call.parts(work.size)
     ids = yield from _reduce_parts(call, work, parts, owned=call.position)
     out[...] = work[parts[call.position]]
-    yield from _until_sent(ids)
+    yield from until_sent(ids)
     yield from _barrier(call)  # nobody else has this rank's part
 
 
@@ -143,33 +143,32 @@ def _gather_parts(
         receive = parts[(owned - 1 - step) % size]
         ids.append((yield _pass(call, stage, work, send, receive, Arrival.STORE)))
         yield Wait(ids[-1])
-    yield from _until_sent(ids)
+    yield from until_sent(ids)
 
 
-def _until_sent(ids: list[int]) -> Steps[None]:
+def until_sent(ids: list[int]) -> Steps[None]:
     """Operations complete in order: when the last one has, none reads from its buffer any more."""
     if ids:  # none in a job of one worker
         yield Wait(ids[-1], EventType.COMPLETED)
 
 
-def pass_on(call: Call, array: Array, out: Array) -> Steps[None]:
+def pass_on(call: Call, array: Array, out: Array) -> Steps[int]:
     """Give `array` to the successor, and leave the predecessor's, of that size, in `out`.
 
-    A step of a program of one's own (`Communicator.submit`), which has to end with a `barrier`.
+    A step of a program of one's own (`Communicator.submit`), which has to end with a `barrier`. The answer is
+    the operation, which reads from `array` until `until_sent` of it.
     """
-    yield Wait(
-        (
-            yield call.operation(
-                Stage.RING_GATHER,
-                SwitchOp.PASS,
-                array,
-                out,
-                element_type=ELEMENT_TYPES.get(array.dtype, ElementType.RAW),
-                arrival=Arrival.STORE,
-                cut_elements=array.size,
-            )
-        )
+    operation = yield call.operation(
+        Stage.RING_GATHER,
+        SwitchOp.PASS,
+        array,
+        out,
+        element_type=ELEMENT_TYPES.get(array.dtype, ElementType.RAW),
+        arrival=Arrival.STORE,
+        cut_elements=array.size,
     )
+    yield Wait(operation)
+    return operation
 
 
 def _pass(call: Call, stage: Stage, work: Array, send: slice, receive: slice, arrival: Arrival) -> Operation:

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from controller.api.messages import Gang, Mode
+from controller.api.messages import MAX_PLANES, Gang, Mode
 from host_agent.arguments import (
     contiguous,
     name_of,
@@ -33,6 +33,7 @@ from host_agent.arguments import (
     strategy_of,
     wire_of,
 )
+from host_agent.collectives import ring
 from host_agent.collectives.plan import SMALL_BYTES, Array, Steps, Strategy, Wire
 from host_agent.collectives.plan import Call as PlaneCall
 from host_agent.collectives.signature import Signature, signature
@@ -61,7 +62,6 @@ from host_agent.wire.aggregation import Kind, Reduction
 T = TypeVar("T")
 _WORD: Final = 4
 _NOTICE_S: Final = 60.0
-MOST_GPUS: Final = 8  # a machine
 
 
 @dataclass(frozen=True)
@@ -154,10 +154,10 @@ class MachineCommunicator(Communicator):
         With one GPU a machine it is `Communicator.join`. Errors as there; JobRefusedError, too, where the
         workers of a machine do not come, or differ.
         """
-        if not 1 <= gpus_per_host <= MOST_GPUS or world_size % gpus_per_host:
+        if not 1 <= gpus_per_host <= MAX_PLANES or world_size % gpus_per_host:
             raise UsageError(
                 f"{world_size} workers cannot be {gpus_per_host} on each machine: there may be 1 to "
-                f"{MOST_GPUS}, the same number on all"
+                f"{MAX_PLANES}, the same number on all"
             )
         if intra_rate_bit_s is not None and not intra_rate_bit_s > 0:
             raise UsageError(f"intra_rate_bit_s {intra_rate_bit_s} is no rate; None does not pace")
@@ -380,7 +380,7 @@ class MachineCommunicator(Communicator):
 
         def run(call: Call[None]) -> None:
             self._together(call, b"")
-            self._in_plane(call, ones, Reduction.SUM, Wire.FULL).result()
+            self._in_plane(call, ones, Reduction.SUM).result()
             self._together(call, b"")
 
         return self._call("barrier", Kind.BARRIER, ones, None, run)
@@ -437,7 +437,7 @@ class MachineCommunicator(Communicator):
 
     def _to_its_end(self, call: Call[T]) -> T:
         self._require_no_failure(call.what)
-        self._what, started = call.what, time.monotonic()
+        self._what, started, ringed = call.what, time.monotonic(), self.plane.statistics().ring
         try:
             result = call.run(call)
         except CommunicatorError as error:
@@ -447,11 +447,8 @@ class MachineCommunicator(Communicator):
         except BaseException as error:
             self._fail(error)
             raise
-        self._tally.add(
-            Strategy.RING if self.mode is Mode.RING else call.strategy,  # AUTO: by the planes' choice
-            switched=None,
-            seconds=time.monotonic() - started,
-        )
+        taken = Strategy.IN_NETWORK if self.plane.statistics().ring == ringed else Strategy.RING
+        self._tally.add(taken, switched=None, seconds=time.monotonic() - started)
         return result
 
     def _fail(self, error: BaseException, reason: str | None = None) -> None:
@@ -594,7 +591,7 @@ class MachineCommunicator(Communicator):
         if not call.pipeline or len(pieces) == 1:
             shares = [self._add_up(call, form, piece) for piece in pieces]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)
-            total = self._in_plane(call, whole, form.op, form.wire).result() if whole.size else whole
+            total = self._in_plane(call, whole, form.op, form).result() if whole.size else whole
             ends = np.cumsum([share.size for share in shares[:-1]], dtype=np.int64)
             for piece, part in zip(pieces, np.split(total, ends) if pieces else (), strict=True):
                 self._gather(call, form, piece, part, out)
@@ -615,7 +612,7 @@ class MachineCommunicator(Communicator):
         try:
             for piece in pieces:
                 share = self._add_up(call, form, piece)
-                future = self._in_plane(call, share, form.op, form.wire) if share.size else None
+                future = self._in_plane(call, share, form.op, form) if share.size else None
                 results.put((piece, future))
         finally:
             results.put(None)
@@ -651,14 +648,23 @@ class MachineCommunicator(Communicator):
             into[share.start * width : share.stop * width] = row[: (share.stop - share.start) * width]
         self._results.release()
 
-    def _in_plane(self, call: Call[Any], array: Array, op: Reduction, wire: Wire) -> Future[Array]:
+    def _in_plane(
+        self, call: Call[Any], array: Array, op: Reduction, form: Form | None = None
+    ) -> Future[Array]:
         """The plane's all-reduce of this; its messages say what the user has called."""
         result = np.empty_like(array)
+        wire = Wire.FULL if form is None else form.wire
+        narrow = None if form is None else form.by_ring
 
         def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
             named = replace(plane_call, wire=wire, signature=call.signature)
-            program: Steps[Any] = algorithm_of(strategy).all_reduce(named, array, result)
-            return program
+            if narrow is not None and strategy is Strategy.RING:
+                with np.errstate(over="ignore"):
+                    halves = array.astype(narrow)
+                yield from ring.all_reduce(named, halves, halves)
+                result[...] = halves
+            else:
+                yield from algorithm_of(strategy).all_reduce(named, array, result)
 
         return self.plane.submit(
             call.what, Kind.ALL_REDUCE, array, result, steps, strategy=call.strategy, reduction=op

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,7 +66,7 @@ class Form:
 
     `fill(where, target)` puts a piece of this worker's tensor into its slot. `merge(rows, where)` adds up the
     rows' shares, which are of the tensor's elements `where`. `finish(sums, where, target)` makes the tensor's
-    own type of what the plane gave.
+    own type of what the plane gave. `by_ring`: what a plane's ring, which knows no `wire`, sends shares as.
     """
 
     width: int
@@ -74,6 +75,7 @@ class Form:
     fill: Callable[[slice, Bytes], None]
     merge: Callable[[list[Bytes], slice], Array]
     finish: Callable[[Array, slice, Bytes], None]
+    by_ring: np.dtype[Any] | None = None
 
 
 @lru_cache(maxsize=64)
@@ -158,6 +160,7 @@ def halves(array: Array, *, divisor: int) -> Form:
         fill=_as_it_is(array),
         merge=merge,
         finish=finish,
+        by_ring=None if dtype == np.float32 else dtype,
     )
 
 

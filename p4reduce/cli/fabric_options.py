@@ -6,7 +6,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Annotated, Any
@@ -19,6 +19,7 @@ from p4reduce.cli.options import parse_host_counts, parse_intra_rate, parse_rate
 from p4reduce.cli.output import Say
 from p4reduce.cli.runs import is_given
 from topologies import state
+from topologies.errors import TopologyError
 from topologies.fabric import Fabric
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
@@ -142,6 +143,15 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
     vars(called)["__signature__"] = signature.replace(parameters=parameters)
     return called
+
+
+def gpus_per_host(options: FabricOptions | None, cluster: str | None) -> int:
+    """Of a fabric of its own, or of the running cluster; one where none runs, as `running` will say."""
+    if options is not None:
+        return options.gpus_per_host
+    with suppress(TopologyError):
+        return state.running(cluster).gpus_per_host
+    return 1
 
 
 @contextmanager

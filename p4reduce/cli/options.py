@@ -29,7 +29,9 @@ JsonFile = Annotated[
 ]
 
 Report = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")]
-Workers = Annotated[int | None, typer.Option(min=2, max=64, help="Workers; one a host if not given.")]
+Workers = Annotated[
+    int | None, typer.Option(min=2, max=512, help="Workers; one on each GPU of each host if not given.")
+]
 Placement = Annotated[
     str, typer.Option(help="packed (leaf after leaf), spread (leaves take turns), or 3,1: so many a leaf.")
 ]

@@ -15,24 +15,30 @@ if TYPE_CHECKING:  # it takes pydantic, which other commands need not wait for
     from p4reduce.workloads.run_file import Run
 
 DEFAULT_STRATEGIES: Final = "in-network,ring,gloo"
+_OF_SEVERAL_GPUS: Final = "hierarchical,hierarchical-ring,flat-ring"
 Strategies = Annotated[
     str | None,
     typer.Option(
         metavar="NAME,NAME...|all",
         help="in-network, in-network-16bit (float32 in half the bytes), ring, halving-doubling, "
         "parameter-server, parameter-server-switch, gloo; "
-        f"{DEFAULT_STRATEGIES} if not given (gloo where PyTorch is installed).",
+        f"{DEFAULT_STRATEGIES} if not given (gloo where PyTorch is installed). With several GPUs a host: "
+        "hierarchical (in the network, in a pipeline), hierarchical-phases (without), hierarchical-ring, "
+        f"flat-ring, reduce-broadcast; {_OF_SEVERAL_GPUS} if not given.",
     ),
 ]
 
 
-def choose_strategies(given: str | None, dtype: str) -> tuple[tuple[str, ...], dict[str, str]]:
+def choose_strategies(
+    given: str | None, dtype: str, *, gpus_per_host: int = 1
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
     from p4reduce.workloads.compare import possible
     from p4reduce.workloads.strategies.names import strategies_of
 
     named = given is not None and given.strip().lower() != "all"
-    chosen = strategies_of(DEFAULT_STRATEGIES if given is None else given)
+    usual = DEFAULT_STRATEGIES if gpus_per_host == 1 else _OF_SEVERAL_GPUS
+    chosen = strategies_of(usual if given is None else given, gpus_per_host=gpus_per_host)
     return possible(chosen, asked=named, dtype=dtype)
 
 

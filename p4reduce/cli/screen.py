@@ -38,7 +38,7 @@ class Screen:
 
     def __init__(self, *, ranks: int, width: int, only_stderr: bool = False) -> None:
         self._places = {rank: _COLOURS[rank % len(_COLOURS)] for rank in range(ranks)}
-        self._width = width  # of hosts' names
+        self._width = width  # of the ranks' names
         self._only_stderr = only_stderr
         self._status = ""
         self._has_status = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -84,7 +84,7 @@ class Screen:
 
 def _words(status: Status) -> str:
     minutes, seconds = divmod(int(status.seconds), 60)
-    text = f"{status.running} of {status.hosts} hosts run, {minutes}:{seconds:02}"
+    text = f"{status.running} of {status.ranks} processes run, {minutes}:{seconds:02}"
     link, mbit_s = status.busiest or ("", 0.0)
     return f"{text}, {rate(mbit_s)} on {link}" if mbit_s >= _QUIET_MBIT_S else text
 

@@ -27,6 +27,7 @@ import torch.distributed as dist
 from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorError, UsageError
+from host_agent.machine.communicator import MachineCommunicator
 from host_agent.wire.aggregation import Reduction
 from p4reduce import torch_environment as environment
 from p4reduce.torch import completion
@@ -58,6 +59,7 @@ class Options:
     `controller`: "host:port" (None: P4REDUCE_CONTROLLER). `job`: its name (None: P4REDUCE_JOB, or what the
     launcher calls the run). `wire` "16bit": all_reduce sends sums of float32 in half of their bytes.
     `gloo_interface`: of what no switch adds (None: the one that leads to the controller).
+    `intra_rate_bit_s`: between the GPUs of a machine (None: P4REDUCE_INTRA_RATE, or as fast as memory is).
     The others as `Communicator.join` has them; `join_timeout_s` is a minute for the default group, and the
     group's own time-out for others, whose ranks need not come to their first collective together.
     """
@@ -71,6 +73,7 @@ class Options:
     selective: bool = False
     tenant: str = ""
     join_timeout_s: float | None = None
+    intra_rate_bit_s: float | None = None
 
     def address(self) -> str:
         """The controller's; UsageError where nobody has said it."""
@@ -81,6 +84,16 @@ class Options:
                 "pg_options=p4reduce.torch.Options(controller='HOST:PORT'); 'p4reduce torch' sets it"
             )
         return controller
+
+    def inside(self) -> dict[str, Any]:
+        """What `MachineCommunicator.join` is told of the machine; UsageError for a rate that is none."""
+        said = os.environ.get(environment.INTRA_RATE, "")
+        if self.intra_rate_bit_s is not None or not said:
+            return {"intra_rate_bit_s": self.intra_rate_bit_s}
+        try:
+            return {"intra_rate_bit_s": float(said)}
+        except ValueError as error:
+            raise UsageError(f"{environment.INTRA_RATE} is bit/s, as 1e9: {said!r} is no number") from error
 
 
 class Group:
@@ -100,7 +113,7 @@ class Group:
         name: str,
         ranks: Sequence[int],
         options: Options,
-        join: Callable[..., Communicator] = Communicator.join,
+        join: Callable[..., Communicator] = MachineCommunicator.join,
     ) -> None:
         self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
         self.options, self.store = options, store
@@ -119,7 +132,7 @@ class Group:
             name=name,
             abort=self.abort,
         )
-        self._join = join
+        self._join, self._ranks = join, ranks or range(size)
         self._line = Line(name, self._joined, timeout_s=timeout.total_seconds(), lost=_default_groups_failure)
         self._staging: dict[torch.device, Staging] = {}
         self._under_way: weakref.WeakSet[Work] = weakref.WeakSet()
@@ -387,7 +400,7 @@ class Group:
     def _joined(self, timeout_s: float) -> Communicator:
         if self.size == 1:
             return cast("Communicator", Alone())
-        options = self.options
+        options, gpus = self.options, self._gpus_per_host()
         communicator = self._join(
             self.controller,
             job=self.job,
@@ -399,9 +412,22 @@ class Group:
             join_timeout_s=timeout_s if options.join_timeout_s is None else options.join_timeout_s,
             selective=options.selective,
             tenant=options.tenant,
+            **({} if gpus == 1 else {"gpus_per_host": gpus, **options.inside()}),
         )
         communicator.on_end(self._hear_end)
         return communicator
+
+    def _gpus_per_host(self) -> int:
+        """How many of the group's ranks are on each machine: they share memory there."""
+        on_machine = environment.gpus_per_machine(os.environ)
+        found = environment.ranks_on_each(self._ranks, on_machine)
+        if found is None:
+            raise UsageError(
+                f"process group {self.name}: not all machines (of {on_machine} ranks) have as many of its "
+                f"ranks {', '.join(map(str, self._ranks))}, one machine after the other: choose them so, or "
+                "make the group with backend='gloo'"
+            )
+        return found
 
     def _hear_end(self, error: CommunicatorError) -> None:
         """What goes by Gloo would wait for ranks that are not there any more."""
@@ -439,5 +465,5 @@ def _agreed_job(store: dist.Store, *, rank: int, epoch: int, group: str, options
         default = default_group() if group else None
         base = options.job or environment.job_of(os.environ) or (default.job if default is not None else "")
         base = base or f"torch-{os.urandom(4).hex()}"
-        store.set(key, "".join([base, f"/{group}" if group else "", f"@{epoch + 1}" if epoch else ""]))
+        store.set(key, "".join([base, f":{group}" if group else "", f"@{epoch + 1}" if epoch else ""]))
     return bytes(store.get(key)).decode()

@@ -14,6 +14,7 @@ from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
 from p4reduce.workloads.errors import VerificationError, WorkloadError
 from p4reduce.workloads.machine import require_free
+from p4reduce.workloads.placement import place
 from p4reduce.workloads.team import Answer, Team
 from p4reduce.workloads.tensors import complaint, dtype_of, elements_of, require_wire
 from topologies import wires
@@ -159,18 +160,17 @@ def switch_counters(cluster: ClusterState, jobs: Sequence[str]) -> Counters:
 def run(
     cluster: ClusterState, request: Request, *, hosts: Sequence[HostState] | None = None
 ) -> dict[str, Any]:
-    """Start workers in `hosts` (all), join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
+    """Workers in `hosts` (all) start, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
     request.elements()
-    chosen = list(cluster.hosts if hosts is None else hosts)
-    if len(chosen) < 2:
-        raise WorkloadError("an all-reduce needs two workers or more: name more hosts")
-    gpus = cluster.gpus_per_host
-    workers = len(chosen) * gpus
+    chosen = place(cluster) if hosts is None else list(hosts)
+    workers, names = len(chosen), list(dict.fromkeys(host.name for host in chosen))
+    if len(names) < 2:
+        raise WorkloadError("an all-reduce needs two hosts or more: name more")
     require_memory(request.bytes, workers)
     job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}
     links: dict[str, list[dict[str, Any]]] = {}
-    team = Team(cluster, workers, hosts=chosen, gpus_per_host=gpus)
+    team = Team(cluster, workers, hosts=chosen)
     try:
         with team:
             joined = team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[
@@ -194,10 +194,10 @@ def run(
         "switch": cluster.target,
         "topology": cluster.topology,
         "workers": workers,
-        "gpus_per_host": gpus,
+        "gpus_per_host": team.gpus_per_host,
         "workers_left": workers - len(lost),
         "lost": {f"rank {rank}": words for rank, words in sorted(lost.items())},
-        "hosts": [host.name for host in chosen],
+        "hosts": names,
         "dtype": request.dtype,
         "op": request.op,
         "strategy": request.strategy,

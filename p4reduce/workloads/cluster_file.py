@@ -284,12 +284,15 @@ class Step(Part):
 
 
 class Job(Part):
-    """Workers on `hosts` (rank 0 on the first), or `workers` of them by `placement`; on all if neither."""
+    """Workers on `hosts` (rank 0 on the first), or `workers` of them by `placement`; on all if neither.
+
+    Each host has a worker a GPU.
+    """
 
     name: Name
     tenant: Tenant = ""
     hosts: Annotated[tuple[str, ...], BeforeValidator(_listed)] = ()
-    workers: Annotated[int, Field(ge=1, le=layout.MAX_HOSTS)] | None = None
+    workers: Annotated[int, Field(ge=1, le=layout.MAX_HOSTS * MAX_PLANES)] | None = None
     placement: str = PACKED
     mode: Literal["auto", "in-network", "ring"] = "auto"
     path_mtu: PathMtu | None = None

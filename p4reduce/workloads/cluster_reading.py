@@ -77,7 +77,7 @@ def _jobs(file: ClusterFile) -> Iterator[Mistake]:
         if names.index(job.name) != index:
             yield [*where, "name"], f"another job is called {job.name!r} already"
         try:
-            workers = len(hosts_of(file, job))
+            workers = len(hosts_of(file, job)) * file.topology.gpus_per_host
         except WorkloadError as error:
             key = next(
                 (key for key in ("hosts", "placement", "workers") if key in job.model_fields_set), "name"
@@ -85,6 +85,9 @@ def _jobs(file: ClusterFile) -> Iterator[Mistake]:
             yield [*where, key], str(error)
         else:
             yield from _steps(file, job, index, workers=workers)
+        if job.elastic and file.topology.gpus_per_host > 1:
+            why = f"with several GPUs a host, {job.name} ends when a worker does: leave it out"
+            yield [*where, "elastic"], why
         if job.path_mtu is not None and job.path_mtu > file.topology.path_mtu:
             yield [*where, "path_mtu"], f"{job.path_mtu} is more than the links' {file.topology.path_mtu}"
 
@@ -92,6 +95,11 @@ def _jobs(file: ClusterFile) -> Iterator[Mistake]:
 def _steps(file: ClusterFile, job: Job, index: int, *, workers: int) -> Iterator[Mistake]:
     where: list[int | str] = ["workload"] if job.workload is None else ["jobs", index, "workload"]
     for place, step in enumerate(file.workload_of(job)):
+        if step.train is not None and step.train.wire == "16bit" and file.topology.gpus_per_host > 1:
+            yield (
+                [*where, place, "train", "wire"],
+                "16 bits with error feedback are for hosts with one GPU: leave it out",
+            )
         if step.torch is not None:
             yield from _script(file, job, step.torch, [*where, place, "torch"])
         if job.mode == "ring" and step.all_reduce is not None and step.all_reduce.strategy == "in-network":
@@ -126,7 +134,7 @@ def _script(file: ClusterFile, job: Job, given: Torch, where: list[int | str]) -
 
 
 def hosts_of(file: ClusterFile, job: Job) -> list[str]:
-    """The names of a job's hosts, by rank; WorkloadError."""
+    """The names of a job's hosts, in order of their ranks; WorkloadError."""
     on_paper = file.topology.on_paper()
     racks = {
         switch.name: [host.name for host in on_paper.hosts if host.switch == switch.name]
@@ -137,4 +145,5 @@ def hosts_of(file: ClusterFile, job: Job) -> list[str]:
         workers=job.workers,
         placement=job.placement,
         hosts=job.hosts,
+        gpus_per_host=file.topology.gpus_per_host,
     )

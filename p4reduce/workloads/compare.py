@@ -17,10 +17,11 @@ from typing import Any, Final
 
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
-from p4reduce.workloads import bounds, links
+from p4reduce.workloads import bounds, hierarchy, links
 from p4reduce.workloads.allreduce import STALL_S, require_memory
 from p4reduce.workloads.errors import VerificationError, WorkloadError
 from p4reduce.workloads.machine import describe
+from p4reduce.workloads.placement import gpus_of, planes_of
 from p4reduce.workloads.run_file import Host, LinkBytes, Result, Run, Sample, Switch, Topology
 from p4reduce.workloads.sampling import INTERVAL_S, Sampler, slot_look, slots_of
 from p4reduce.workloads.strategies import names
@@ -81,9 +82,16 @@ class Rounds:
     links: list[dict[str, LinkBytes]] = field(default_factory=list)
     retransmissions: int | None = 0
     verified: bool | None = None
+    inside: list[int] = field(default_factory=list)
 
-    def add_resent(self, answers: Sequence[Answer]) -> None:
-        """What the workers sent again in a turn; unknown for good where one does not know."""
+    def add_counted(self, answers: Sequence[Answer], *, repeat: int = 1) -> None:
+        """What passed between the GPUs of a host, in one of `repeat` sums; what the workers sent again.
+
+        The latter is unknown for good where one does not know.
+        """
+        self.inside += [
+            round(answer["bytes_inside"] / repeat) for answer in answers if "bytes_inside" in answer
+        ]
         resent = [answer["retransmissions"] for answer in answers]
         if self.retransmissions is None or None in resent:
             self.retransmissions = None
@@ -113,19 +121,19 @@ def connected(
     progress: Progress,
     selective: bool = False,
 ) -> Iterator[Team]:
-    """Workers in `hosts`, connected for all of `strategies`; what was set up goes again."""
-    if len(hosts) < 2:
-        raise WorkloadError("a comparison needs two workers or more")
+    """A worker in each of `hosts`, connected for all of `strategies`; what was set up goes again."""
+    if len({host.name for host in hosts}) < 2:
+        raise WorkloadError("a comparison needs two hosts or more")
     if names.GLOO in strategies and any(host.kind is HostKind.ROCE for host in hosts):
         raise WorkloadError(f"strategy {names.GLOO} needs PyTorch in the hosts, which RoCE machines have not")
     job = f"compare-{secrets.token_hex(4)}"
-    jobs = [job]
+    jobs = planes_of(job, gpus_of(hosts))
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
         meeting_place = str(Path(scratch) / "gloo")
         try:
             with Team(cluster, len(hosts), hosts=hosts) as team:
                 progress("workers join")
-                joined = team.join(job, timeout_s=STALL_S, selective=selective)[0]
+                joined = team.join(job, timeout_s=STALL_S, selective=selective)
                 _require_mode(strategies, joined)
                 for strategy in strategies:
                     progress(f"connecting for {strategy}")
@@ -180,7 +188,8 @@ def results(
     cluster: ClusterState, hosts: Sequence[HostState], seen: dict[str, Rounds], *, size: int
 ) -> list[Result]:
     """What was seen, in figures. `size`: bytes a worker that were summed each time."""
-    ring = statistics.median(seen[names.RING].seconds) if names.RING in seen else None
+    rings = [statistics.median(seen[name].seconds) for name in (names.RING, names.FLAT_RING) if name in seen]
+    ring = rings[0] if rings else None
     found = []
     for strategy, rounds in seen.items():
         median = statistics.median(rounds.seconds)
@@ -201,6 +210,7 @@ def results(
                 seconds=rounds.seconds,
                 retransmissions=rounds.retransmissions,
                 verified=rounds.verified,
+                bytes_inside=max(rounds.inside, default=None),
             )
         )
     return found
@@ -208,7 +218,8 @@ def results(
 
 def new_run(cluster: ClusterState, hosts: Sequence[HostState], **given: Any) -> Run:
     """A run on a cluster, with what is known of where it is; `given` is the rest of it."""
-    ranks = {host.name: rank for rank, host in enumerate(hosts)}
+    ranks = {host.name: rank for rank, host in reversed(list(enumerate(hosts)))}
+    gpus = gpus_of(hosts)
     return Run(
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         machine=describe(),
@@ -219,6 +230,8 @@ def new_run(cluster: ClusterState, hosts: Sequence[HostState], **given: Any) -> 
             path_mtu=cluster.path_mtu,
             rate_mbit=cluster.rate_mbit,
             uplink_rate_mbit=cluster.uplink_rate_mbit if cluster.links else None,
+            gpus_per_host=gpus,
+            intra_rate_mbit=cluster.intra_rate_mbit if gpus > 1 else None,
             switches=[Switch(name=s.name, role=s.role.value) for s in cluster.switches],
             hosts=[Host(name=h.name, switch=h.switch, rank=ranks.get(h.name)) for h in cluster.hosts],
             links=links.link_names(cluster),
@@ -242,17 +255,17 @@ def _round(
     after = links.link_bytes(cluster)
     rounds.seconds.append(max(answer["seconds"] for answer in answers))
     rounds.links.append(links.mean([links.since(after, before)], repeat=comparison.repeat))
-    rounds.add_resent(answers)
+    rounds.add_counted(answers, repeat=comparison.repeat)
 
 
 def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy: str) -> list[Sample]:
     """A turn that does not count: sums are compared with NumPy's, links and slots are looked at meanwhile."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         switched = strategy in names.IN_THE_SWITCH
-        look_at_slots = slot_look(admin, team.job) if switched else None
+        look_at_slots = slot_look(admin, team.jobs) if switched else None
         with Sampler(links.link_look(cluster), look_at_slots) as sampler:
             answers = _sums(team, comparison, strategy, number=0, verify=True)
-        allocated = slots_of(admin, team.job) if switched else 0
+        allocated = slots_of(admin, team.jobs) if switched else 0
     check = answers[0]["check"]
     if not check["passed"]:
         raise VerificationError(f"{strategy}: a sum of {comparison.dtype} is {complaint(check)}")
@@ -283,12 +296,13 @@ def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, ver
     return answers
 
 
-def _require_mode(strategies: Sequence[str], joined: dict[str, Any]) -> None:
+def _require_mode(strategies: Sequence[str], joined: Sequence[Answer]) -> None:
     """WorkloadError where the switches have no room for the job and a strategy needs them."""
     needing = [strategy for strategy in strategies if strategy in names.IN_THE_SWITCH]
-    if needing and joined["mode"] != "in_network":
+    ringed = next((answer for answer in joined if answer["mode"] != "in_network"), None)
+    if needing and ringed is not None:
         raise WorkloadError(
-            f"{' and '.join(needing)}: the switches do not sum for this job: {joined['mode_reason']}"
+            f"{' and '.join(needing)}: the switches do not sum for this job: {ringed['mode_reason']}"
         )
 
 
@@ -307,6 +321,10 @@ def _bound_s(cluster: ClusterState, hosts: Sequence[HostState], strategy: str, s
         uplink_rate_mbit=cluster.uplink_rate_mbit if cluster.links else None,
         uplinks=len({link.b for link in cluster.links}),
     )
+    if (gpus := gpus_of(hosts)) > 1:
+        return hierarchy.link_bound_s(
+            strategy, size=size, fabric=fabric, gpus_per_host=gpus, intra_rate_mbit=cluster.intra_rate_mbit
+        )
     return bounds.link_bound_s(strategy, size=size, fabric=fabric)
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from p4reduce.workloads.bounds import ring_to_in_network
+from p4reduce.workloads.bounds import Fabric, ring_to_in_network
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.strategies.names import (
     FLAT_RING,
     HIERARCHICAL,
+    HIERARCHICAL_PHASES,
     HIERARCHICAL_RING,
     IN_NETWORK,
     REDUCE_BROADCAST,
@@ -49,6 +50,27 @@ def tensors_of_time(strategy: str, shape: Shape, *, pipelined: bool = True) -> f
     `pipelined`: of `hierarchical`, pieces are scattered, summed and gathered at the same time.
     """
     return _TIMES[strategy](shape, pipelined)
+
+
+def link_bound_s(
+    strategy: str, *, size: int, fabric: Fabric, gpus_per_host: int, intra_rate_mbit: float | None
+) -> float:
+    """The least time in seconds for `size` bytes a worker; `fabric` has the leaf of each worker.
+
+    Uplinks carry what a NIC does: of planes, so many take different ones as there are uplinks.
+    """
+    rate = intra_rate_mbit
+    shape = Shape(
+        hosts=len(fabric.leaves) // gpus_per_host,
+        gpus_per_host=gpus_per_host,
+        k=math.inf if rate is None else rate / fabric.rate_mbit,
+    )
+    narrower = 1.0
+    if len(set(fabric.leaves)) > 1 and fabric.uplink_rate_mbit is not None:
+        ways = 1 if strategy in _RINGS_OF_ONE else max(1, min(gpus_per_host, fabric.uplinks))
+        narrower = max(1.0, fabric.rate_mbit / (fabric.uplink_rate_mbit * ways))
+    bound = max(tensors_of_time(strategy, shape), tensors_per_nic(strategy, shape) * narrower)
+    return bound * size * 8 / (fabric.rate_mbit * 1e6)
 
 
 def tensors_per_nic(strategy: str, shape: Shape) -> float:
@@ -129,6 +151,7 @@ _TIMES: Final[dict[str, Callable[[Shape, bool], float]]] = {
     REDUCE_BROADCAST: _reduce_broadcast,
     IN_NETWORK: _in_network,
     HIERARCHICAL: _hierarchical,
+    HIERARCHICAL_PHASES: lambda shape, pipelined: _hierarchical(shape, pipelined=False),
 }
 _CARRIED: Final[dict[str, Callable[[Shape], float]]] = {
     FLAT_RING: lambda shape: ring_to_in_network(shape.gpus),
@@ -136,4 +159,6 @@ _CARRIED: Final[dict[str, Callable[[Shape], float]]] = {
     REDUCE_BROADCAST: lambda shape: ring_to_in_network(shape.hosts),
     IN_NETWORK: lambda shape: float(shape.gpus_per_host),
     HIERARCHICAL: lambda shape: 1.0,
+    HIERARCHICAL_PHASES: lambda shape: 1.0,
 }
+_RINGS_OF_ONE: Final = frozenset({FLAT_RING, REDUCE_BROADCAST})  # one connection between two racks

@@ -1,10 +1,10 @@
-"""Which hosts of a fabric a job's workers are on: rank r is on the r-th."""
+"""Which hosts of a fabric a job's workers are on: rank r is on the r-th; as often as it has GPUs, each."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain, zip_longest
+from itertools import chain, groupby, zip_longest
 
 from p4reduce.workloads.errors import WorkloadError
 from topologies.state import ClusterState, HostState
@@ -13,12 +13,48 @@ PACKED, SPREAD = "packed", "spread"
 
 
 def place(
-    cluster: ClusterState, *, workers: int | None = None, placement: str = PACKED, hosts: Sequence[str] = ()
+    cluster: ClusterState,
+    *,
+    workers: int | None = None,
+    placement: str = PACKED,
+    hosts: Sequence[str] = (),
+    gpus_per_host: int | None = None,
 ) -> list[HostState]:
-    """`place_on` for a running cluster."""
+    """The host of each rank in a running cluster: `place_on`, with a worker on each of the hosts' GPUs.
+
+    `gpus_per_host`: so many of those that hosts have (None: all).
+    """
+    gpus = cluster.gpus_per_host if gpus_per_host is None else gpus_per_host
+    if not 1 <= gpus <= cluster.gpus_per_host:
+        raise WorkloadError(
+            f"{gpus} workers a host do not fit cluster {cluster.name}: a GPU has one worker, and its hosts "
+            f"have {cluster.gpus_per_host} each (p4reduce up --gpus-per-host {gpus})"
+        )
     racks = {leaf.name: [host.name for host in cluster.hosts_of(leaf.name)] for leaf in cluster.leaves()}
-    names = place_on(racks, workers=workers, placement=placement, hosts=hosts)
-    return [cluster.host(name) for name in names]
+    names = place_on(racks, workers=workers, placement=placement, hosts=hosts, gpus_per_host=gpus)
+    return [cluster.host(name) for name in names for _ in range(gpus)]
+
+
+def planes_of(job: str, gpus_per_host: int) -> list[str]:
+    """What the controller knows a job by: with several GPUs a host, its planes."""
+    return [job] if gpus_per_host == 1 else [f"{job}/{plane}" for plane in range(gpus_per_host)]
+
+
+def labels_of(hosts: Sequence[HostState]) -> list[str]:
+    """What the ranks, whose hosts these are, are called: h1, or with several GPUs a host h1/0, h1/1."""
+    gpus = gpus_of(hosts)
+    return [host.name if gpus == 1 else f"{host.name}/{rank % gpus}" for rank, host in enumerate(hosts)]
+
+
+def gpus_of(hosts: Sequence[HostState]) -> int:
+    """How many of the ranks, whose hosts these are, each host has; WorkloadError where that differs."""
+    runs = [len(list(same)) for _, same in groupby(host.name for host in hosts)]
+    if len(runs) != len({host.name for host in hosts}) or len(set(runs)) > 1:
+        raise WorkloadError(
+            "the workers of a host have consecutive ranks, the same number on each: "
+            f"{', '.join(host.name for host in hosts)}"
+        )
+    return runs[0] if runs else 1
 
 
 def place_on(
@@ -27,12 +63,20 @@ def place_on(
     workers: int | None = None,
     placement: str = PACKED,
     hosts: Sequence[str] = (),
+    gpus_per_host: int = 1,
 ) -> list[str]:
-    """The hosts for `workers` workers (None: one on every host); WorkloadError where they do not fit.
+    """The hosts for `workers` workers (None: on every host); WorkloadError where they do not fit.
 
     `racks` has the hosts of each leaf. `hosts` names the workers'. Else `placement` is "packed" (rack after
-    rack is filled), "spread" (racks take turns), or how many each leaf has: "3,1".
+    rack is filled), "spread" (racks take turns), or on how many hosts of each leaf they are: "3,1".
     """
+    if workers is not None and workers % gpus_per_host:
+        raise WorkloadError(
+            f"{workers} workers do not fill hosts with {gpus_per_host} GPUs each: take a multiple of "
+            f"{gpus_per_host}"
+        )
+    if workers is not None:
+        workers //= gpus_per_host
     if hosts:
         return _named(racks, hosts, workers=workers)
     if placement not in (PACKED, SPREAD):

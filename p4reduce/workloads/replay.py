@@ -256,8 +256,8 @@ def _look(
     """Replay without counting, and look at the fabric; again, and longer, where that was too short to see."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         switched = strategy in names.IN_THE_SWITCH
-        slots = slot_look(admin, team.job) if switched else None
-        allocated = slots_of(admin, team.job) if switched else 0
+        slots = slot_look(admin, team.jobs) if switched else None
+        allocated = slots_of(admin, team.jobs) if switched else 0
 
         def once(iterations: int) -> tuple[float, list[Sample]]:
             with Sampler(links.link_look(cluster), slots) as sampler:
@@ -310,7 +310,7 @@ def _turn(
     seen.answers.append(answers)
     # With what each turn has besides: a barrier, and agreeing on the order.
     seen.links.append(links.mean([links.since(after, before)], repeat=turn.iterations + turn.warm_up))
-    seen.add_resent(answers)
+    seen.add_counted(answers, repeat=turn.iterations + turn.warm_up)
 
 
 def _with_exposed(result: Result, seen: _Seen) -> Result:

@@ -38,7 +38,7 @@ class Switch(Part):
 
 
 class Host(Part):
-    """A host, and the switch it is behind. `rank` is None where no worker was."""
+    """A host, and the switch it is behind. `rank` is its first GPU's; None where no worker was."""
 
     name: str
     switch: str
@@ -46,13 +46,18 @@ class Host(Part):
 
 
 class Topology(Part):
-    """The fabric. `links` are all of it by name: `h1:s1` of a host, `l1:s1` between leaf and spine."""
+    """The fabric. `links` are all of it by name: `h1:s1` of a host, `l1:s1` between leaf and spine.
+
+    `gpus_per_host` have a worker each; what a GPU gets from others of its host comes at `intra_rate_mbit`.
+    """
 
     kind: Literal["rack", "spine-leaf"]
     target: str
     path_mtu: int
     rate_mbit: float | None
     uplink_rate_mbit: float | None = None
+    gpus_per_host: int = 1
+    intra_rate_mbit: float | None = None
     switches: list[Switch]
     hosts: list[Host]
     links: list[str]
@@ -84,7 +89,8 @@ class Result(Part):
 
     `link_bound_s` is the least that the strategy could take at the links' rates if headers were free and
     computing took no time; None without rates. `exposed_s` is, in a replay, the time of the median iteration
-    in which a worker only waited for gradients (the worst worker's).
+    in which a worker only waited for gradients (the worst worker's). `bytes_inside` is what a GPU got from
+    the others of its host (that which got most); None where hosts have one.
     """
 
     strategy: str
@@ -102,6 +108,7 @@ class Result(Part):
     exposed_s: float | None = None
     retransmissions: int | None = None
     verified: bool | None = None
+    bytes_inside: int | None = None
 
 
 class Span(Part):

@@ -114,11 +114,11 @@ def samples(looks: Sequence[Look], *, began: float, slots_allocated: int) -> lis
     ]
 
 
-def slot_look(admin: AdminClient, job: str) -> SlotLook:
-    """Counts the slots of a job that hold a sum in the making, on all switches."""
-    return lambda: sum(slot.state in _IN_THE_MAKING for slot in admin.slots(job))
+def slot_look(admin: AdminClient, jobs: Sequence[str]) -> SlotLook:
+    """Counts the slots of a job, or of its planes, that hold a sum in the making, on all switches."""
+    return lambda: sum(slot.state in _IN_THE_MAKING for job in jobs for slot in admin.slots(job))
 
 
-def slots_of(admin: AdminClient, job: str) -> int:
-    """How many slots a job has, on all switches."""
-    return sum(place.slots for place in admin.show_job(job).places)
+def slots_of(admin: AdminClient, jobs: Sequence[str]) -> int:
+    """How many slots a job has, or its planes, on all switches."""
+    return sum(place.slots for job in jobs for place in admin.show_job(job).places)

@@ -17,6 +17,7 @@ from p4reduce.workloads.allreduce import link_rows
 from p4reduce.workloads.cluster_file import ClusterFile, Job
 from p4reduce.workloads.cluster_reading import hosts_of
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.placement import place, planes_of
 from p4reduce.workloads.steps import Result, exact, run_steps
 from p4reduce.workloads.team import Team
 from p4reduce.workloads.torch_runs.jobs import ScriptJob
@@ -89,9 +90,10 @@ def require_work(file: ClusterFile) -> None:
 def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:
     """Create a file's jobs at the controller, for workers to join."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        for job in file.jobs:
+        planes = ((job, name) for job in file.jobs for name in planes_of(job.name, cluster.gpus_per_host))
+        for job, name in planes:
             admin.create_job(
-                job.name,
+                name,
                 len(hosts_of(file, job)),
                 mode="" if job.mode == "auto" else job.mode,
                 path_mtu=job.path_mtu,
@@ -115,7 +117,7 @@ def play(cluster: ClusterState, file: ClusterFile, report: Report, *, progress: 
         progress("workers start")
         teams: list[Team | ScriptJob] = []
         for job in file.jobs:
-            hosts = [cluster.host(name) for name in hosts_of(file, job)]
+            hosts = place(cluster, hosts=hosts_of(file, job))
             given = file.script_of(job)
             if given is None:
                 teams.append(stack.enter_context(Team(cluster, len(hosts), hosts=hosts)))

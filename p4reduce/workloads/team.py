@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from p4reduce.workloads.errors import WorkerFailedError, WorkloadError
+from p4reduce.workloads.placement import gpus_of, planes_of
 from topologies import launch
 from topologies.state import ClusterState, HostState
 
@@ -24,25 +25,17 @@ _GRACE_S = 60.0  # for the others, once a worker has failed: they may wait for i
 class Team:
     """`workers` processes of `p4reduce.workloads.worker`. A context manager.
 
-    Rank r is in the r-th of `hosts`; without them, of the cluster's. With `gpus_per_host` so many are in one,
-    host after host.
+    Rank r is in the r-th of `hosts`; without them, of the cluster's. A host that is there several times has
+    several GPUs.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        workers: int,
-        *,
-        hosts: Sequence[HostState] = (),
-        gpus_per_host: int = 1,
-    ) -> None:
-        chosen = [host for host in hosts or cluster.hosts for _ in range(gpus_per_host)]
+    def __init__(self, cluster: ClusterState, workers: int, *, hosts: Sequence[HostState] = ()) -> None:
+        chosen = list(hosts or cluster.hosts)
         if not 1 <= workers <= len(chosen):
             raise WorkloadError(
-                f"{workers} workers do not fit cluster {cluster.name}, which has "
-                f"{len(chosen) // gpus_per_host} hosts"
+                f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts"
             )
-        self.gpus_per_host = gpus_per_host
+        self.gpus_per_host = gpus_of(chosen[:workers])
         self.cluster = cluster
         self.size = workers
         self.job = ""
@@ -100,9 +93,7 @@ class Team:
     @property
     def jobs(self) -> list[str]:
         """What the controller knows the job by: with several GPUs a host, its planes."""
-        if self.gpus_per_host == 1:
-            return [self.job]
-        return [f"{self.job}/{plane}" for plane in range(self.gpus_per_host)]
+        return planes_of(self.job, self.gpus_per_host)
 
     def _machines(self) -> dict[str, Any]:
         if self.gpus_per_host == 1:

@@ -174,11 +174,11 @@ class Worker:
 
     def time_sums(self, *, strategy: str, **arguments: Any) -> Answer:
         """Sum seeded tensors by a strategy that is open; see `strategies.timing`."""
-        return time_sums(self._reducer(strategy), strategy=strategy, **arguments)
+        return self._with_inside(lambda: time_sums(self._reducer(strategy), strategy=strategy, **arguments))
 
     def replay(self, *, strategy: str, **arguments: Any) -> Answer:
         """Seem to train, with sums by a strategy that is open; see `replaying.Player`."""
-        return self._player.replay(self._reducer(strategy), **arguments)
+        return self._with_inside(lambda: self._player.replay(self._reducer(strategy), **arguments))
 
     def soak(self, **arguments: Any) -> Answer:
         """Collectives whose results are checked; see `soak.summing`."""
@@ -205,6 +205,14 @@ class Worker:
         if communicator is not None:
             communicator.leave()
         return {}
+
+    def _with_inside(self, play: Callable[[], Answer]) -> Answer:
+        """The answer; of hosts with several GPUs also what has come from the others of this one meanwhile."""
+        communicator = self._joined()
+        if not isinstance(communicator, MachineCommunicator):
+            return play()
+        before = communicator.machine.bytes_received
+        return {**play(), "bytes_inside": communicator.machine.bytes_received - before}
 
     def _reducer(self, strategy: str) -> Reducer:
         if strategy not in self._reducers:

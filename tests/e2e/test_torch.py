@@ -42,6 +42,40 @@ def test_an_example_trains(name: str, tmp_path: Path) -> None:
     assert gone(name)
 
 
+def test_a_script_runs_on_each_gpu_of_each_host(name: str, tmp_path: Path) -> None:
+    """Groups, too: of all GPUs of a host, and of one GPU of each."""
+    script = tmp_path / "groups.py"
+    script.write_text(
+        "import os, torch, torch.distributed as dist\n"
+        "dist.init_process_group('p4reduce')\n"
+        "rank, local = dist.get_rank(), int(os.environ['LOCAL_RANK'])\n"
+        "inside = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]\n"
+        "across = [dist.new_group([0, 2]), dist.new_group([1, 3])][local]\n"
+        "found = []\n"
+        "for group in (None, inside, across):\n"
+        "    tensor = torch.full((1000,), 10.0 ** rank)\n"
+        "    dist.all_reduce(tensor, group=group)\n"
+        "    found.append(f'{tensor[0].item():g}')\n"
+        "print(*found)\n"
+        "try:\n"
+        "    uneven = dist.new_group([0, 1, 2])\n"
+        "    rank == 3 or dist.all_reduce(torch.ones(1), group=uneven)\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+        "dist.barrier()\n"
+        "dist.destroy_process_group()\n"
+    )
+    words = f"torch rack --hosts 2 --gpus-per-host 2 --rate none --cluster {name} -- {script}"
+    done = p4reduce(*words.split())
+    assert done.returncode == 0, done.stderr
+    by_rank = {label: text for label, _, text in (line.partition(" | ") for line in done.stdout.splitlines())}
+    said = done.stdout.splitlines()
+    for label, sums in {"h1/0": "11 101", "h1/1": "11 1010", "h2/0": "1100 101", "h2/1": "1100 1010"}.items():
+        assert f"{label} | 1111 {sums}" in said
+    assert "not all machines (of 2 ranks) have as many of its ranks 0, 1, 2" in by_rank["h1/0"]
+    assert gone(name)
+
+
 @pytest.mark.parametrize("example", ["cnn.py", "transformer.py"])
 def test_an_example_is_plain_pytorch(example: str) -> None:
     """It runs over Gloo under torchrun, and imports nothing of ours."""

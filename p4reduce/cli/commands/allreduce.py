@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from controller.api.messages import MAX_PLANES
 from p4reduce.cli import output
 from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import ClusterOption, Elastic, JsonFile, Placement, Selective, Workers, parse_bytes
@@ -45,6 +46,10 @@ def allreduce(
         str, typer.Option(metavar="HOST,HOST...", help="The workers' hosts; rank 0 is in the first.")
     ] = "",
     placement: Placement = "packed",
+    gpus_per_host: Annotated[
+        int | None,
+        typer.Option(min=1, max=MAX_PLANES, help="Workers on each host; one on each GPU if not given."),
+    ] = None,
     cluster: ClusterOption = None,
     json: JsonFile = None,
 ) -> None:
@@ -73,7 +78,7 @@ def allreduce(
     )
     running = state.running(cluster)
     names = [name.strip() for name in hosts.split(",") if name.strip()]
-    chosen = place(running, workers=workers, placement=placement, hosts=names)
+    chosen = place(running, workers=workers, placement=placement, hosts=names, gpus_per_host=gpus_per_host)
     with ending_on_signals(), output.progress() as progress:
         progress(f"all-reduce on cluster {running.name}")
         result = run(running, request, hosts=chosen)

@@ -65,7 +65,7 @@ def compare(
         output.require_writable(path)
     played = None if workload is None else _workload(workload, dtype=dtype, compute_scale=compute_scale)
     kind_of = played.dtype if played is not None else "float32" if dtype is None else dtype.lower()
-    chosen, skipped = choose_strategies(strategies, kind_of)
+    chosen, skipped = choose_strategies(strategies, kind_of, gpus_per_host=own.gpus_per_host)
     options = own.options(context, kind, hosts)
     if played is None:
         measure = _of_tensors(
@@ -80,7 +80,7 @@ def compare(
             played,
             chosen,
             rounds=rounds,
-            workers=len(options.layout().hosts),
+            workers=len(options.layout().hosts) * options.gpus_per_host,
             selective=selective,
         )
     else:
@@ -97,6 +97,7 @@ def _of_tensors(
 ) -> Measure:
     """Single tensors; what is wrong with them is said at once."""
     from p4reduce.workloads.compare import Comparison, compare_on, new_run
+    from p4reduce.workloads.placement import place
 
     comparison = Comparison(
         bytes=size, strategies=strategies, rounds=rounds, dtype=dtype, selective=selective
@@ -104,10 +105,11 @@ def _of_tensors(
     comparison.elements()
 
     def measure(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
-        found = compare_on(cluster, cluster.hosts, comparison, progress=progress)
+        hosts = place(cluster)
+        found = compare_on(cluster, hosts, comparison, progress=progress)
         return new_run(
             cluster,
-            cluster.hosts,
+            hosts,
             kind="compare",
             dtype=comparison.dtype,
             results=found.results,
@@ -133,12 +135,13 @@ def _of_a_workload(
     selective: bool,
 ) -> Measure:
     """Iterations of a workload; that it does not fit this machine is said at once."""
+    from p4reduce.workloads.placement import place
     from p4reduce.workloads.replay import ReplayOptions, require_memory, run
 
     options = ReplayOptions(iterations=rounds, selective=selective)
     require_memory(workload, options, workers=workers)
 
     def measure(cluster: ClusterState, progress: output.Say, given: dict[str, Any]) -> Run:
-        return run(cluster, cluster.hosts, workload, strategies, options=options, progress=progress, **given)
+        return run(cluster, place(cluster), workload, strategies, options=options, progress=progress, **given)
 
     return measure

@@ -127,7 +127,8 @@ def replay(
 
     loaded = workload_of(what, batch=batch, teraflops=teraflops, dtype=dtype)
     workload = resized(loaded.scaled(compute_scale), scale_size)
-    chosen, skipped = choose_strategies(strategies, workload.dtype)
+    gpus = fabrics.gpus_per_host(options, cluster)
+    chosen, skipped = choose_strategies(strategies, workload.dtype, gpus_per_host=gpus)
     how = ReplayOptions(
         iterations=iterations,
         bucket_bytes=None if bucket_mb is None else _bytes(bucket_mb),
@@ -135,7 +136,7 @@ def replay(
         selective=selective,
     )
     if options is not None:
-        require_memory(workload, how, workers=workers or len(options.layout().hosts))
+        require_memory(workload, how, workers=workers or len(options.layout().hosts) * gpus)
     with (
         ending_on_signals(),
         output.progress() as progress,

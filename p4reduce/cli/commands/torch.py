@@ -49,7 +49,7 @@ def torch(
         str,
         typer.Option(
             metavar="N|N,N...|HOST,HOST...",
-            help="Hosts, a process on each; on spine-leaf also a number a leaf. In the running cluster: "
+            help="Hosts, a process on each GPU; on spine-leaf also a number a leaf. In the running cluster: "
             "their names, rank 0's first; all if not given.",
         ),
     ] = "4",
@@ -60,7 +60,7 @@ def torch(
     ] = None,
     json: JsonFile = None,
 ) -> None:
-    """Run a PyTorch script on each host, where init_process_group("p4reduce") sums in the network.
+    """Run a PyTorch script on all hosts, where init_process_group("p4reduce") sums in the network.
 
     Each process has what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, ...) and where the controller is. When
     one fails, the others are ended; its error comes last, its exit code is the command's.
@@ -80,7 +80,7 @@ def torch(
     with ending_on_signals(), contextlib.ExitStack() as stack:
         with output.progress() as progress:
             running = stack.enter_context(fabrics.running(options, cluster, progress))
-        chosen = running.hosts if options is not None else _chosen(running, names)
+        chosen = _chosen(running, "" if options is not None else names)
         require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
         recorded = json is not None or compare is not None
         only_stderr = str(json) == "-"
@@ -109,6 +109,7 @@ def _run_all(
 ) -> list[Ran]:
     """A run for each backend, until one fails."""
     from p4reduce.cli.screen import Screen
+    from p4reduce.workloads.placement import labels_of
     from p4reduce.workloads.torch_runs.comparing import require_gloo
     from p4reduce.workloads.torch_runs.running import run
 
@@ -116,7 +117,7 @@ def _run_all(
     for backend in backends:
         if len(backends) > 1:
             output.note(f"over {backend or 'p4reduce'}:", style="bold")
-        width = max(len(host.name) for host in hosts)
+        width = max(map(len, labels_of(hosts)))
         screen = Screen(ranks=len(hosts), width=width, only_stderr=only_stderr)
         with contextlib.closing(screen):
             ran = run(

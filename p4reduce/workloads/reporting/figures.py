@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.quantities import rate, seconds, share, times
-from p4reduce.workloads.reporting.reading import RING, name_of
+from p4reduce.workloads.reporting.reading import name_of
 from p4reduce.workloads.run_file import Result, Run
 
 Figure = dict[str, Any]
@@ -39,7 +39,7 @@ def colour(strategy: str) -> str:
 
 def speedups(run: Run) -> Figure | None:
     """Times as fast as ring: a bar a strategy, a dot a measurement, the bound. None without a ring."""
-    ring = reading.result_of(run, RING)
+    ring = reading.ring_of(run)
     if ring is None:
         return None
     results = _upwards(run)

@@ -7,7 +7,7 @@ from typing import Final
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.markup import Markup, element
 from p4reduce.workloads.reporting.quantities import count, rate, seconds, share, size, times
-from p4reduce.workloads.reporting.reading import IN_NETWORK, RING, name_of
+from p4reduce.workloads.reporting.reading import name_of
 from p4reduce.workloads.reporting.verdict import Pays, Verdict
 from p4reduce.workloads.run_file import Run
 
@@ -46,7 +46,10 @@ def subject(run: Run) -> str:
     if fabric.kind == "spine-leaf":
         leaves = sum(switch.role == "leaf" for switch in fabric.switches)
         where = f"{leaves} racks, {len(fabric.switches) - leaves} spines"
-    return f"{what} · {reading.workers(run)} workers in {where} · {rates(run)}, path MTU {fabric.path_mtu}"
+    workers = f"{reading.workers(run)} workers"
+    if fabric.gpus_per_host > 1:
+        workers += f", {fabric.gpus_per_host} a host,"
+    return f"{what} · {workers} in {where} · {rates(run)}, path MTU {fabric.path_mtu}"
 
 
 def rates(run: Run) -> str:
@@ -55,12 +58,14 @@ def rates(run: Run) -> str:
     if host is None:
         return "links without a rate"
     between = f" (between switches {rate(uplink)})" if uplink is not None and uplink != host else ""
+    if run.topology.intra_rate_mbit is not None:
+        between += f" ({rate(run.topology.intra_rate_mbit)} between the GPUs of a host)"
     return f"links of {host:g} Mbit/s{between}" if host < 1e4 else f"links of {rate(host)}{between}"
 
 
 def _cards(run: Run) -> list[Markup]:
-    shown = reading.result_of(run, IN_NETWORK) or run.results[0]
-    ring = reading.result_of(run, RING)
+    shown = reading.switched_of(run) or run.results[0]
+    ring = reading.ring_of(run)
     name = name_of(shown.strategy)
     cards = []
     against = reading.speedup(run, shown)

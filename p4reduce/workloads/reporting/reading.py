@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.hierarchy import Shape
 from p4reduce.workloads.run_file import LinkBytes, Result, Run
 from p4reduce.workloads.strategies import names
 
-IN_NETWORK: Final = names.IN_NETWORK
-RING: Final = names.RING
+# In a run there is one kind: of hosts with one GPU, or with several.
+_IN_NETWORK: Final = (names.IN_NETWORK, names.HIERARCHICAL, names.HIERARCHICAL_PHASES)
+RINGS: Final = (names.RING, names.FLAT_RING)
 # As people say them; what is unknown is called by its name.
 NAMES: Final = {
-    IN_NETWORK: "in-network",
+    names.IN_NETWORK: "in-network",
     names.IN_NETWORK_16BIT: "in-network, 16 bits",
-    RING: "ring",
+    names.RING: "ring",
     names.HALVING_DOUBLING: "halving-doubling",
     names.PARAMETER_SERVER: "parameter server",
     names.PARAMETER_SERVER_SWITCH: "parameter server + switch",
     names.GLOO: "Gloo over TCP",
+    names.HIERARCHICAL: "hierarchical",
+    names.HIERARCHICAL_PHASES: "hierarchical, in phases",
+    names.HIERARCHICAL_RING: "hierarchical ring",
+    names.FLAT_RING: "flat ring",
+    names.REDUCE_BROADCAST: "reduce and broadcast",
 }
 
 
@@ -42,9 +50,23 @@ def result_of(run: Run, strategy: str) -> Result | None:
     return next((result for result in run.results if result.strategy == strategy), None)
 
 
+def switched_of(run: Run) -> Result | None:
+    """In-network's result, with several GPUs a host that of the hierarchy; None if it did not run."""
+    return _first(run, _IN_NETWORK)
+
+
+def ring_of(run: Run) -> Result | None:
+    """The ring's of all workers; None if it did not run."""
+    return _first(run, RINGS)
+
+
+def _first(run: Run, strategies: tuple[str, ...]) -> Result | None:
+    return next((found for name in strategies if (found := result_of(run, name)) is not None), None)
+
+
 def speedup(run: Run, result: Result) -> float | None:
     """How many times as fast as ring, by the medians; None where no ring ran."""
-    ring = result_of(run, RING)
+    ring = ring_of(run)
     return ring.median_s / result.median_s if ring is not None else result.speedup_over_ring
 
 
@@ -53,12 +75,23 @@ def textbook_bound(workers: int) -> float:
     return 2 * (workers - 1) / workers
 
 
-def rate_bound(run: Run) -> float | None:
-    """The speed-up over ring that these links allow: not the textbook's where uplinks are narrow."""
-    switched, ring = result_of(run, IN_NETWORK), result_of(run, RING)
-    if switched is None or ring is None or not switched.link_bound_s or not ring.link_bound_s:
+def rate_bound(run: Run, result: Result | None = None) -> float | None:
+    """The speed-up over ring that these links allow `result` (in-network): not the textbook's where uplinks
+    are narrow, or channels between GPUs slow."""
+    found, ring = result or switched_of(run), ring_of(run)
+    if found is None or ring is None or not found.link_bound_s or not ring.link_bound_s:
         return None
-    return ring.link_bound_s / switched.link_bound_s
+    return ring.link_bound_s / found.link_bound_s
+
+
+def shape_of(run: Run) -> Shape | None:
+    """Hosts with several GPUs that took part, where all rates are known; None for others."""
+    fabric = run.topology
+    if fabric.gpus_per_host == 1 or fabric.rate_mbit is None:
+        return None
+    k = math.inf if fabric.intra_rate_mbit is None else fabric.intra_rate_mbit / fabric.rate_mbit
+    hosts = workers(run) // fabric.gpus_per_host
+    return Shape(hosts=hosts, gpus_per_host=fabric.gpus_per_host, k=k)
 
 
 def workers(run: Run) -> int:

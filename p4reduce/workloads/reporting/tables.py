@@ -54,6 +54,7 @@ class _Strategies:
 def _cells(run: Run, result: Result, *, replayed: bool) -> dict[str, str]:
     ratio, most = reading.speedup(run, result), reading.busiest(result.bytes_per_link)
     fraction, exposed = result.fraction_of_link_bound, result.exposed_s
+    inside = result.bytes_inside
     return {
         "strategy": name_of(result.strategy),
         "median": seconds(result.median_s),
@@ -61,7 +62,14 @@ def _cells(run: Run, result: Result, *, replayed: bool) -> dict[str, str]:
         "goodput": rate(result.goodput_mbit_s),
         "of link bound": "" if fraction is None else share(fraction),
         "against ring": "" if ratio is None else f"{times(ratio)}×",
+        **({"by formula": _formula(run, result)} if run.topology.gpus_per_host > 1 and not replayed else {}),
         **({"waiting": "" if exposed is None else seconds(exposed)} if replayed else {}),
+        **({} if inside is None else {"inside a host": size(inside)}),
         "busiest link": "" if most is None else f"{size(most.bytes)}, {most.link} {most.way}",
         "sent again": "" if result.retransmissions is None else count(result.retransmissions),
     }
+
+
+def _formula(run: Run, result: Result) -> str:
+    bound = reading.rate_bound(run, result)
+    return "" if bound is None else f"{times(bound)}×"

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from p4reduce.workloads.hierarchy import threshold_k
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.quantities import count, seconds, share, size, times
-from p4reduce.workloads.reporting.reading import IN_NETWORK, RING, name_of
+from p4reduce.workloads.reporting.reading import RINGS, name_of
 from p4reduce.workloads.run_file import Result, Run
-from p4reduce.workloads.strategies.names import IN_THE_SWITCH
+from p4reduce.workloads.strategies.names import (
+    FLAT_RING,
+    HIERARCHICAL,
+    HIERARCHICAL_PHASES,
+    IN_NETWORK,
+    IN_THE_SWITCH,
+)
 
 # Below this, medians of a few rounds on a shared machine say nothing.
 NOTICEABLE: Final = 1.05
@@ -50,11 +58,11 @@ def verdict(run: Run) -> Verdict:
         names = " and ".join(name_of(strategy) for strategy in wrong)
         headline = f"Nothing can be said: sums were wrong with {names}."
         return Verdict(Pays.UNKNOWN, headline, ("Times of wrong sums do not count.",), cautions)
-    switched = reading.result_of(run, IN_NETWORK)
+    switched = reading.switched_of(run)
     others = [result for result in run.results if result.strategy not in IN_THE_SWITCH]
     if switched is None or not others:
         return Verdict(Pays.UNKNOWN, *_nothing_to_compare(run, switched), cautions)
-    ring = reading.result_of(run, RING)
+    ring = reading.ring_of(run)
     best = min(others, key=lambda result: result.median_s)
     rival = ring if ring is not None and best.median_s > ring.median_s / NOTICEABLE else best
     gain = rival.median_s / switched.median_s
@@ -73,7 +81,7 @@ def _headline(run: Run, switched: Result, rival: Result, gain: float) -> str:
             f"{times(gain)} times as fast as {name} with {workers} workers"
         )
         bound = reading.textbook_bound(workers)
-        if rival.strategy == RING and workers > 2 and run.workload is None and not _latency_bound(switched):
+        if rival.strategy in RINGS and workers > 2 and run.workload is None and not _latency_bound(switched):
             return f"{text}, where 2(N−1)/N = {times(bound)} is the most that saved bytes can give."
         return f"{text}."
     if gain <= 1 / NOTICEABLE:
@@ -88,6 +96,7 @@ def _reasons(run: Run, switched: Result, rival: Result, gain: float) -> tuple[st
         *([] if _mostly_computes(run, rival) else _latency_reason(switched, rival)),
         *_bytes_reason(run, switched, rival, gain),
         *_distance_reason(switched),
+        *_hierarchy_reason(run),
         *_others_reason(run, switched, rival),
     ]
     if gain < NOTICEABLE and not reasons:
@@ -153,7 +162,7 @@ def _latency_reason(switched: Result, rival: Result) -> list[str]:
     if not _latency_bound(switched):
         return []
     steps = ""
-    if rival.strategy == RING:
+    if rival.strategy in RINGS:
         steps = (
             f" A ring takes 2(N−1) = {2 * (switched.workers - 1)} steps, in-network one "
             "(two for floats of more than a few kB, which agree on scales first)."
@@ -216,9 +225,33 @@ def _distance_reason(switched: Result) -> list[str]:
     return [f"{reached} only: {cause}."]
 
 
+def _hierarchy_reason(run: Run) -> list[str]:
+    """What the closed forms say of several GPUs a host, beside what was measured."""
+    shape, ring = reading.shape_of(run), reading.ring_of(run)
+    if shape is None or ring is None or run.workload is not None:
+        return []
+    found = [
+        f"{times(bound)} times as fast ({times(ring.median_s / result.median_s)} measured) with "
+        f"{name_of(result.strategy)}"
+        for result in run.results
+        if result is not ring and (bound := reading.rate_bound(run, result)) is not None
+    ]
+    if not found:
+        return []
+    channel = "has no rate" if math.isinf(shape.k) else f"is k = {shape.k:g} times as fast as its link"
+    from_k = threshold_k(shape, pipelined=False)
+    sayings = [f"The channel inside a host {channel}. By formula sums are {'; '.join(found)}."]
+    if not math.isinf(from_k):
+        sayings.append(
+            f"{name_of(HIERARCHICAL_PHASES).capitalize()}, it is faster than the flat ring from k = "
+            f"{times(from_k)} on; in a pipeline at any k."
+        )
+    return sayings
+
+
 def _others_reason(run: Run, switched: Result, rival: Result) -> list[str]:
     sayings = []
-    ring = reading.result_of(run, RING)
+    ring = reading.ring_of(run)
     if ring is not None and ring is not rival:
         sayings.append(f"Against ring it is {times(ring.median_s / switched.median_s)} times as fast.")
     if ring is not None and _beyond_bytes(switched, ring):
@@ -252,12 +285,17 @@ def _beyond_bytes(switched: Result, ring: Result) -> bool:
 def _nothing_to_compare(run: Run, switched: Result | None) -> tuple[str, tuple[str, ...]]:
     if switched is None:
         why = run.skipped.get(IN_NETWORK)
-        reason = f"In-network did not run: {why}" if why else "Measure it with --strategies in-network,ring."
+        reason = f"In-network did not run: {why}" if why else _measure(run)
         return "Whether in-network aggregation pays is not known: it was not measured.", (reason,)
     return (
         "Whether in-network aggregation pays is not known: nothing was measured beside it.",
-        ("Measure it with --strategies in-network,ring.",),
+        (_measure(run),),
     )
+
+
+def _measure(run: Run) -> str:
+    several = run.topology.gpus_per_host > 1
+    return f"Measure it with --strategies {f'{HIERARCHICAL},{FLAT_RING}' if several else 'in-network,ring'}."
 
 
 def _cautions(run: Run) -> tuple[str, ...]:

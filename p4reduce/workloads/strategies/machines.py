@@ -76,15 +76,15 @@ class ReduceBroadcast(OnMachines):
         size = max(1, _PIECE_BYTES // array.itemsize)
         pieces = [array[start : start + size] for start in range(0, array.size, size)]
         last = self._gpus - 1
-        for step in range(len(pieces) + last):  # to the first GPU; from the last, which begins
+        for step in range(len(pieces) + last - 1):  # to the first GPU; from the last, which begins
             mine, theirs = step - (last - self._local), step - (last - self._local - 1)
             self._post(pieces[mine] if 0 <= mine < len(pieces) and self._local > 0 else None)
-            if self._local < last and 0 <= theirs - 1 < len(pieces):
-                pieces[theirs - 1] += self._of(self._local + 1, pieces[theirs - 1])
+            if self._local < last and 0 <= theirs < len(pieces):
+                pieces[theirs] += self._of(self._local + 1, pieces[theirs])
             self._end_step()
         if self._local == 0:
             self._communicator.plane.all_reduce(array, out=array, strategy=Strategy.RING)
-        for step in range(len(pieces) + last):  # and back
+        for step in range(len(pieces) + last - 1):  # and back
             mine, theirs = step - self._local, step - (self._local - 1)
             self._post(pieces[mine] if 0 <= mine < len(pieces) and self._local < last else None)
             if self._local > 0 and 0 <= theirs < len(pieces):
@@ -120,13 +120,17 @@ class FlatRing(OnMachines):
 
         def steps(call: Call, strategy: Strategy) -> Steps[None]:
             """The first GPU: its host's last one's part goes out, the host before's comes in."""
-            leaving, arrived = np.empty_like(parts[0]), np.empty_like(parts[0])
+            arrived = np.empty_like(parts[0])
+            leaving = [np.empty_like(parts[0]) for _ in range(2)]  # one is filled while the other may be read
+            passed: list[int] = []
             for step in range(2 * (self.world_size - 1)):
                 sent, taken, adds = self._places(step)
                 self._post(parts[sent])
-                leaving.view(np.uint8)[...] = self._lane.rows()[-1][: leaving.nbytes]
+                yield from ring.until_sent(passed[:-1])
+                out = leaving[step % 2]
+                out.view(np.uint8)[...] = self._lane.rows()[-1][: out.nbytes]
                 self._lane.release()
-                yield from ring.pass_on(call, leaving, arrived)
+                passed.append((yield from ring.pass_on(call, out, arrived)))
                 _take(parts, taken, arrived, adds=adds)
             yield from ring.barrier(call)
 

@@ -34,8 +34,6 @@ OF_SEVERAL_GPUS: Final = (HIERARCHICAL, HIERARCHICAL_PHASES, HIERARCHICAL_RING, 
 IN_THE_SWITCH: Final = frozenset(
     {IN_NETWORK, IN_NETWORK_16BIT, PARAMETER_SERVER_SWITCH, HIERARCHICAL, HIERARCHICAL_PHASES}
 )
-# Floats are added as whole numbers, wherever that is; all others add them as floats.
-AS_INTEGERS: Final = IN_THE_SWITCH | {HIERARCHICAL_RING}
 
 
 def strategies_of(text: str, *, gpus_per_host: int = 1) -> tuple[str, ...]:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
+from host_agent.machine.communicator import MachineCommunicator
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.gloo import Gloo
 from p4reduce.workloads.strategies.halving_doubling import HalvingDoubling, plan
+from p4reduce.workloads.strategies.machines import FlatRing, ReduceBroadcast, on_machines
 from p4reduce.workloads.strategies.of_the_job import JobReducer
 from p4reduce.workloads.strategies.pairs import Pairs
 from p4reduce.workloads.strategies.parameter_server import SERVER, ParameterServer, SwitchedParameterServer
@@ -29,11 +31,22 @@ def open_reducer(
         return SwitchedParameterServer(communicator)
     if strategy == names.GLOO:
         return Gloo(Path(meeting_place), controller=controller, rank=rank, world_size=size)
+    if strategy in names.OF_SEVERAL_GPUS:
+        return _on_machines(strategy, on_machines(communicator), f"{controller} {job} {strategy}")
     if strategy in _PEERS:
         pairs = Pairs(controller, f"{job}-{strategy}", rank=rank, peers=_PEERS[strategy](rank, size))
         kind = HalvingDoubling if strategy == names.HALVING_DOUBLING else ParameterServer
         return kind(pairs, rank=rank, world_size=size)
     raise WorkloadError(f"there is no strategy {strategy!r}")
+
+
+def _on_machines(strategy: str, communicator: MachineCommunicator, name: str) -> Reducer:
+    if strategy == names.FLAT_RING:
+        return FlatRing(communicator, name=name)
+    if strategy == names.REDUCE_BROADCAST:
+        return ReduceBroadcast(communicator, name=name)
+    between = Strategy.RING if strategy == names.HIERARCHICAL_RING else Strategy.IN_NETWORK
+    return JobReducer(communicator, between, pipeline=strategy == names.HIERARCHICAL)
 
 
 def pairs_of(strategy: str, world_size: int) -> set[tuple[int, int]]:

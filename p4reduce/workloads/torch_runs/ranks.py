@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+from p4reduce.workloads.placement import labels_of
 from p4reduce.workloads.torch_runs.script import Script
 from topologies import launch
 from topologies.state import ClusterState, HostState
@@ -119,8 +120,8 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         try:
-            for number, host in enumerate(self._hosts):
-                self._start(number, host)
+            for number, (host, label) in enumerate(zip(self._hosts, labels_of(self._hosts), strict=True)):
+                self._start(number, host, label)
         except BaseException:
             self.close()
             raise
@@ -159,7 +160,7 @@ class Ranks:
                     rank.pidfd = -1
             self._selector.close()
 
-    def _start(self, number: int, host: HostState) -> None:
+    def _start(self, number: int, host: HostState, label: str) -> None:
         process = launch.start(
             self._cluster,
             host,
@@ -169,7 +170,7 @@ class Ranks:
             stderr=subprocess.PIPE,
             directory=self._script.directory,
         )
-        rank = _Rank(number, host.name, process, os.pidfd_open(process.pid))
+        rank = _Rank(number, label, process, os.pidfd_open(process.pid))
         self._ranks.append(rank)
         for pipe, is_error in ((process.stdout, False), (process.stderr, True)):
             if pipe is not None:

@@ -32,7 +32,7 @@ class Status:
     """How it goes. `busiest` is the link that carries most now, one way, and its Mbit/s."""
 
     running: int
-    hosts: int
+    ranks: int
     seconds: float
     busiest: tuple[str, float] | None
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Final
 
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.placement import gpus_of
 from p4reduce.workloads.strategies.gloo import gloo_missing
 from topologies import namespaces
 from topologies.state import ClusterState, HostState
 
 CONTROLLER: Final = "P4REDUCE_CONTROLLER"
 JOB: Final = "P4REDUCE_JOB"
+INTRA_RATE: Final = "P4REDUCE_INTRA_RATE"
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _MODULE: Final = "-m"
 
@@ -71,17 +73,18 @@ class Meeting:
 def environment(
     cluster: ClusterState, hosts: Sequence[HostState], rank: int, meeting: Meeting
 ) -> dict[str, str]:
-    """What torchrun sets for a process of a run with one a host, and what p4reduce.torch asks for."""
-    size = str(len(hosts))
+    """What torchrun sets for a process of a run, and what p4reduce.torch asks for."""
+    size, gpus = len(hosts), gpus_of(hosts)
+    rate = cluster.intra_rate_mbit
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": size,
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "GROUP_RANK": str(rank),
-        "GROUP_WORLD_SIZE": size,
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": str(rank % gpus),
+        "LOCAL_WORLD_SIZE": str(gpus),
+        "GROUP_RANK": str(rank // gpus),
+        "GROUP_WORLD_SIZE": str(size // gpus),
         "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": size,
+        "ROLE_WORLD_SIZE": str(size),
         "ROLE_NAME": "default",
         "MASTER_ADDR": meeting.address,
         "MASTER_PORT": str(meeting.port),
@@ -91,6 +94,7 @@ def environment(
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         CONTROLLER: cluster.controller,
         JOB: meeting.run,
+        **({} if gpus == 1 or rate is None else {INTRA_RATE: f"{rate * 1e6:.0f}"}),
         **{name: os.environ.get(name, "1") for name in _THREADS},
         # Gloo takes the address of the machine's name, which all hosts share, unless told the interface.
         "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", hosts[rank].interface),

@@ -53,7 +53,7 @@ def test_on_a_terminal_one_line_stays_below(monkeypatch: pytest.MonkeyPatch) -> 
     terminal = a_terminal(monkeypatch)
     screen = Screen(ranks=2, width=2)
     screen.status(Status(2, 2, 61.5, ("h2:s1", 97.25)))
-    below = "2 of 2 hosts run, 1:01, 97.2 Mbit/s on h2:s1"
+    below = "2 of 2 processes run, 1:01, 97.2 Mbit/s on h2:s1"
     assert terminal.getvalue() == below
     screen.line(Line(1, "h2", "step 1", is_error=False))
     assert terminal.getvalue() == f"{below}\r\x1b[K\x1b[33mh2\x1b[0m | step 1\n{below}"
@@ -66,9 +66,9 @@ def test_it_is_drawn_again_only_when_it_says_something_else(monkeypatch: pytest.
     screen = Screen(ranks=1, width=2)
     for seconds, busiest in ((1.0, None), (1.2, ("h1:s1", 0.0)), (1.4, None)):
         screen.status(Status(1, 1, seconds, busiest))
-    assert terminal.getvalue() == "1 of 1 hosts run, 0:01"
+    assert terminal.getvalue() == "1 of 1 processes run, 0:01"
     screen.status(Status(1, 1, 2.0, None))
-    assert terminal.getvalue() == "1 of 1 hosts run, 0:01\r\x1b[K1 of 1 hosts run, 0:02"
+    assert terminal.getvalue() == "1 of 1 processes run, 0:01\r\x1b[K1 of 1 processes run, 0:02"
 
 
 def test_it_stays_one_line_and_colours_can_be_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ def test_it_stays_one_line_and_colours_can_be_off(monkeypatch: pytest.MonkeyPatc
     screen = Screen(ranks=1, width=2)
     screen.line(Line(0, "h1", "x", is_error=False))
     screen.status(Status(1, 1, 2.0, None))
-    assert terminal.getvalue() == "h1 | x\n1 of 1 host"
+    assert terminal.getvalue() == "h1 | x\n1 of 1 proc"
 
 
 def test_nobody_reads_any_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def test_a_group_joins_its_job_at_its_first_collective_in_any_order() -> None:
         return [float(tensors[name][0]) for name in "ab"]
 
     assert ranks.each(work) == [[12.0, 12.0], [12.0, 12.0]]
-    assert ranks.joined == {"job/a": {0, 1}, "job/b": {0, 1}}
+    assert ranks.joined == {"job:a": {0, 1}, "job:b": {0, 1}}
 
 
 def test_what_is_received_into_gaps_is_put_there() -> None:

@@ -187,7 +187,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     (RACK + "topolgy: {}\n", 2, "topolgy", "did you mean 'topology'? known here are name, topology"),
     ("topology:\n  kind: rack\n  hosts: 33\n", 3, "topology.hosts", "less than or equal to 32"),
     ("topology:\n  kind: rack\n  hosts: many\n", 3, "topology.hosts", "'many': it should be a valid integer"),
-    ("topology:\n  kind: rack\n  spines: 2\n", 3, "topology.spines", "known here are rate, path_mtu"),
+    ("topology:\n  kind: rack\n  spines: 2\n", 3, "topology.spines", "known here are rate, gpus_per_host"),
     ("topology:\n  kind: rack\n  rate: fast\n", 3, "topology.rate", "'fast' is no rate: say 100mbit"),
     ("topology:\n  kind: rack\n  path_mtu: 1500\n", 3, "topology.path_mtu", "256, 512, 1024, 2048, 4096"),
     ("topology:\n  kind: rack\n  loss: 1\n", 3, "topology.loss", "less than 1"),

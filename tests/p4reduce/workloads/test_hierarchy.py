@@ -6,10 +6,12 @@ import math
 
 import pytest
 
+from p4reduce.workloads.bounds import Fabric
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.hierarchy import (
     ALL,
     Shape,
+    link_bound_s,
     share_for,
     speedup_of_iteration,
     strategies_of,
@@ -17,6 +19,7 @@ from p4reduce.workloads.hierarchy import (
     tensors_per_nic,
     threshold_k,
 )
+from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import (
     FLAT_RING,
     HIERARCHICAL,
@@ -101,3 +104,36 @@ def test_strategies_by_name() -> None:
 def test_shapes_that_cannot_be(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="no sums between machines"):
         Shape(**{"hosts": 4, "gpus_per_host": 4, "k": 1.0, **wrong})  # type: ignore[arg-type]
+
+
+def test_what_links_allow_on_hosts_with_several_gpus() -> None:
+    """8 Mbit/s carry a megabyte a second."""
+
+    def bound(strategy: str, fabric: Fabric, rate: float | None) -> float:
+        return link_bound_s(strategy, size=1_000_000, fabric=fabric, gpus_per_host=4, intra_rate_mbit=rate)
+
+    rack = Fabric(leaves=["s1"] * 16, rate_mbit=8.0)
+    assert bound(HIERARCHICAL, rack, 16.0) == 1.0
+    assert bound(names.HIERARCHICAL_PHASES, rack, 16.0) == 1.75
+    assert bound(names.HIERARCHICAL_PHASES, rack, None) == 1.0
+    assert bound(FLAT_RING, rack, 16.0) == 1.875
+    narrow = Fabric(leaves=["l1"] * 8 + ["l2"] * 8, rate_mbit=8.0, uplink_rate_mbit=4.0, uplinks=2)
+    assert bound(HIERARCHICAL, narrow, None) == 1.0  # two planes on each of two uplinks
+    assert bound(FLAT_RING, narrow, None) == 3.75  # a connection has one of them
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "message"),
+    [
+        (
+            "ring",
+            4,
+            "strategy ring is for hosts with one GPU .--gpus-per-host.; here there are hierarchical, ",
+        ),
+        ("hierarchical", 1, "strategy hierarchical is for hosts with several GPUs"),
+        ("fastest", 4, "'fastest' is no strategy; there are hierarchical, "),
+    ],
+)
+def test_which_strategies_are_of_which_hosts(text: str, gpus: int, message: str) -> None:
+    with pytest.raises(WorkloadError, match=message):
+        names.strategies_of(text, gpus_per_host=gpus)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.placement import place, place_on
+from p4reduce.workloads.placement import gpus_of, labels_of, place, place_on, planes_of
 from tests.topologies.states import cluster_state, fabric_state
 
 RACKS = {"l1": ["h1", "h2", "h3"], "l2": ["h4"], "l3": ["h5", "h6"]}
@@ -60,3 +60,31 @@ def test_on_a_cluster() -> None:
     fabric = fabric_state("c1", hosts=(2, 2))
     assert [host.name for host in place(fabric, placement="spread")] == ["h1", "h3", "h2", "h4"]
     assert [host.name for host in place(cluster_state("c1"))] == ["h1", "h2"]
+
+
+def test_each_gpu_of_a_host_has_a_worker() -> None:
+    four = cluster_state("c1", gpus_per_host=4)
+    ranks = place(four)
+    assert [host.name for host in ranks] == ["h1"] * 4 + ["h2"] * 4
+    assert gpus_of(ranks) == 4
+    assert labels_of(ranks)[3:5] == ["h1/3", "h2/0"]
+    assert [host.name for host in place(four, workers=4)] == ["h1"] * 4
+    assert [host.name for host in place(four, gpus_per_host=2, hosts=["h2"])] == ["h2", "h2"]
+    assert labels_of(place(four, gpus_per_host=1)) == ["h1", "h2"]
+
+
+def test_a_job_is_known_by_its_planes() -> None:
+    assert planes_of("j", 1) == ["j"]
+    assert planes_of("j", 3) == ["j/0", "j/1", "j/2"]
+
+
+def test_workers_that_do_not_fit_the_gpus() -> None:
+    two = cluster_state("c1", gpus_per_host=2)
+    with pytest.raises(WorkloadError, match="3 workers do not fill hosts with 2 GPUs each: take a multiple"):
+        place(two, workers=3)
+    with pytest.raises(WorkloadError, match=r"4 workers a host do not fit cluster c1.*up --gpus-per-host 4"):
+        place(two, gpus_per_host=4)
+    one, other = two.hosts
+    for ranks in ([one, other, one, other], [one, one, other]):
+        with pytest.raises(WorkloadError, match="consecutive ranks, the same number on each: h1, "):
+            gpus_of(ranks)

@@ -85,6 +85,7 @@ class FakeTeam:
         self.check = {"passed": True, "exact": True, "largest_error": 0.0, "bound": 0.0}
         self.lost: dict[int, str] = {}
         self.racks = [[0, 1]]
+        self.jobs = ["one"]
         self.ended = threading.Event()
 
     def __enter__(self) -> FakeTeam:
