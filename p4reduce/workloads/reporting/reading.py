@@ -24,7 +24,7 @@ NAMES: Final = {
     names.PARAMETER_SERVER_SWITCH: "parameter server + switch",
     names.GLOO: "Gloo over TCP",
     names.HIERARCHICAL: "hierarchical",
-    names.HIERARCHICAL_PHASES: "hierarchical, in phases",
+    names.HIERARCHICAL_PHASES: "hierarchical phases",
     names.HIERARCHICAL_RING: "hierarchical ring",
     names.FLAT_RING: "flat ring",
     names.REDUCE_BROADCAST: "reduce and broadcast",

@@ -6,6 +6,7 @@ import pytest
 
 from p4reduce.workloads.reporting.verdict import Pays, verdict
 from p4reduce.workloads.run_file import LinkBytes, Run
+from p4reduce.workloads.strategies import names
 from tests.p4reduce.workloads.reporting.runs import compared, rack, replayed, spine_leaf
 
 
@@ -162,3 +163,25 @@ def test_what_mostly_computes_is_not_said_to_be_bound_by_latency_too() -> None:
     found = verdict(replayed(rack(4), size=12_000, forward_s=0.3, backward_s=0.6))
     assert "bound by computing" in found.reasons[0]
     assert not any("latency" in reason for reason in found.reasons)
+
+
+def test_of_hosts_with_several_gpus_the_formulas_are_beside_what_was_measured() -> None:
+    """The flat ring is the ring, the hierarchy what is in the network."""
+    run = compared(rack(4), strategies=("in-network", "ring"))
+    fabric = run.topology.model_copy(update={"gpus_per_host": 4, "intra_rate_mbit": 200.0})
+    switched, ring = run.results
+    bounds = {names.HIERARCHICAL: 2.56, names.HIERARCHICAL_PHASES: 4.48, names.FLAT_RING: 4.81}
+    results = [
+        (ring if name == names.FLAT_RING else switched).model_copy(
+            update={"strategy": name, "workers": 16, "link_bound_s": bound, "median_s": 1.02 * bound}
+        )
+        for name, bound in bounds.items()
+    ]
+    found = verdict(run.model_copy(update={"topology": fabric, "results": results}))
+    assert found.pays is Pays.YES
+    assert "1.88 times as fast as flat ring with 16 workers" in found.headline
+    (said,) = (reason for reason in found.reasons if "k = 2 times as fast" in reason)
+    assert "1.88 times as fast (1.88 measured) with hierarchical; 1.07 times as fast (1.07 measured)" in said
+    assert any("from k = 1.71 on by formula, a pipeline at any k" in reason for reason in found.reasons)
+    alone = verdict(run.model_copy(update={"topology": fabric, "results": results[-1:]}))
+    assert alone.reasons == ("Measure it with --strategies hierarchical,flat-ring.",)
