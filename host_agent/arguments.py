@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import UsageError
-from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE
 from host_agent.wire.aggregation import Reduction
 
 Array = NDArray[Any]
@@ -44,8 +44,8 @@ def reducible(array: Array, op: Reduction | str) -> tuple[Array, Reduction]:
     found = _REDUCTIONS.get(op.lower()) if isinstance(op, str) else op
     if found is None or found not in _REDUCTIONS.values():
         raise UsageError(f"{op!r} is no reduction; there are {', '.join(_REDUCTIONS)}")
-    if array.dtype not in ELEMENT_TYPES:
-        names = ", ".join(str(dtype) for dtype in ELEMENT_TYPES)
+    if array.dtype not in REDUCIBLE:
+        names = ", ".join(str(dtype) for dtype in REDUCIBLE)
         raise UsageError(f"dtype {array.dtype} cannot be reduced; convert to one of {names}")
     return array, Reduction(found)
 
@@ -72,6 +72,23 @@ def strategy_of(strategy: Strategy | str) -> Strategy:
         raise UsageError(f"{strategy!r} is no strategy; there are {names}") from error
 
 
+def of_switches(dtype: np.dtype[Any], reduction: Reduction) -> bool:
+    """Whether a switch can make such a reduction; all others go by ring."""
+    return dtype in ELEMENT_TYPES and reduction is not Reduction.PROD
+
+
+def by_switch_or_ring(strategy: Strategy, dtype: np.dtype[Any], reduction: Reduction) -> Strategy:
+    """The strategy, or RING where no switch can do it; UsageError where it was asked for all the same."""
+    if reduction is Reduction.NONE or of_switches(dtype, reduction):
+        return strategy
+    if strategy is Strategy.IN_NETWORK:
+        raise UsageError(
+            f"no switch makes the {reduction.name.lower()} of {dtype}: leave the strategy out (or say "
+            "strategy='ring'), or convert the array"
+        )
+    return Strategy.RING
+
+
 def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedback: object = None) -> Wire:
     """The wire itself, or by its name in any case, where it can carry that."""
     if feedback is not None and not isinstance(feedback, ErrorFeedback):
@@ -88,7 +105,7 @@ def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedba
         if feedback is not None:
             raise UsageError("error feedback is for a wire of 16 bits: say wire='16bit', or leave it out")
         return wire
-    if dtype == np.int32 or reduction not in (Reduction.SUM, Reduction.AVG):
+    if dtype.kind == "i" or dtype.itemsize > 4 or reduction not in (Reduction.SUM, Reduction.AVG):
         raise UsageError(
             f"a wire of 16 bits is for sum and avg of floats, not for {reduction.name.lower()} of {dtype}"
         )

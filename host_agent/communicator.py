@@ -19,6 +19,7 @@ from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, status
 from host_agent.adapters import Transport
 from host_agent.arguments import (
+    by_switch_or_ring,
     contiguous,
     name_of,
     reducible,
@@ -332,11 +333,12 @@ class Communicator:
         wire: Wire | str = Wire.FULL,
         feedback: ErrorFeedback | None = None,
     ) -> Turn[Array]:
-        """The element-wise SUM, AVG, MAX or MIN over all ranks, of int32, float32, float16 or bfloat16.
+        """The element-wise SUM, AVG, MAX, MIN or PROD over all ranks, of integers and floats.
 
-        All ranks give one shape. `out` (C-contiguous) takes the result; it may be `array` itself, but not
-        overlap it in part. int32 wraps like NumPy's and AVG rounds towards zero; floats are within
-        `quantisation.error_bound` of the exact sum.
+        Products, int64 and float64 go by ring: no switch can make those. All ranks give one shape. `out`
+        (C-contiguous) takes the result; it may be `array` itself, but not overlap it in part. Integers wrap
+        like NumPy's and AVG rounds them towards zero; sums of floats in the network are within
+        `quantisation.error_bound` of the exact ones.
 
         `wire` "16bit" (SUM and AVG, the same on all ranks) sends float32 through the switch in half the
         bytes, rounded to 11 bits (from (2 - 2**-11) * 2**127 on to infinity). The rounding errors go into the
@@ -346,7 +348,7 @@ class Communicator:
         source, reduction = reducible(array, op)
         width = wire_of(wire, source.dtype, reduction, feedback)
         result = result_array(out, source)
-        how = self._choice(strategy, Kind.ALL_REDUCE, source)
+        how = self._choice(strategy, Kind.ALL_REDUCE, source, reduction)
         what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
         if width is Wire.HALF:
             what += " over 16 bits"
@@ -381,7 +383,7 @@ class Communicator:
         return Task(
             what,
             reduction,
-            self._choice(strategy, Kind.REDUCE, source),
+            self._choice(strategy, Kind.REDUCE, source, reduction),
             _rooted("reduce", source, np.empty_like(source), member, what),
             lambda result: result if self._execution.member.view.member == member else None,
         )
@@ -433,7 +435,8 @@ class Communicator:
             require_rows_for(view.world_size, source.shape)
         # Else when it starts: others may have called it before workers died.
         what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
-        return Task(what, reduction, self._choice(strategy, Kind.REDUCE_SCATTER, source), begin, _as_it_is)
+        how = self._choice(strategy, Kind.REDUCE_SCATTER, source, reduction)
+        return Task(what, reduction, how, begin, _as_it_is)
 
     def _barrier(self) -> Turn[None]:
         """Return when all ranks have called it."""
@@ -465,7 +468,7 @@ class Communicator:
         `kind` of `array`, which, with `what`, tells the call from others.
         """
         begun = Begun(lambda call, chosen: steps(call.named(kind, array), chosen), result)
-        how = self._choice(strategy, kind, array)
+        how = self._choice(strategy, kind, array, reduction)
         return self._execution.later(Task(what, reduction, how, lambda view: begun, _as_it_is))
 
     all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
@@ -553,10 +556,15 @@ class Communicator:
         return view.members[root]
 
     def _choice(
-        self, strategy: Strategy | str | None, kind: Kind, array: Array
+        self,
+        strategy: Strategy | str | None,
+        kind: Kind,
+        array: Array,
+        reduction: Reduction = Reduction.NONE,
     ) -> Callable[[Mode], Strategy]:
         """Chooses the strategy when the collective starts: the job may have moved or lost workers by then."""
-        wanted = self.strategy if strategy is None else strategy_of(strategy)
+        said = self.strategy if strategy is None else strategy_of(strategy)
+        wanted = by_switch_or_ring(said, array.dtype, reduction)
         scaled = array.dtype != np.int32 and kind not in (Kind.BROADCAST, Kind.ALL_GATHER)
 
         def in_mode(mode: Mode) -> Strategy:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE
 from host_agent.transport.native import library
 
 
@@ -34,4 +34,4 @@ def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int) -> Non
 
 def divide_in_place(array: NDArray[Any], divisor: int) -> None:
     """What AVG does to a C-contiguous sum: floats to nearest even, integers towards zero."""
-    library().p4r_divide(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size, divisor)
+    library().p4r_divide(REDUCIBLE[array.dtype], array.ctypes.data, array.size, divisor)

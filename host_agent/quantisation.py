@@ -52,6 +52,12 @@ ELEMENT_TYPES: Final[dict[np.dtype[Any], ElementType]] = {
     np.dtype(np.float16): ElementType.FLOAT16,
     BFLOAT16: ElementType.BFLOAT16,
 }
+# A ring adds these as well, each in its own type.
+REDUCIBLE: Final[dict[np.dtype[Any], ElementType]] = {
+    **ELEMENT_TYPES,
+    np.dtype(np.int64): ElementType.INT64,
+    np.dtype(np.float64): ElementType.FLOAT64,
+}
 LANE_BITS: Final = 31  # without the sign
 SIGNIFICAND_BITS: Final = 24  # of float32, the most of all element types
 HALF_SUM_BITS: Final = 7  # what all ranks' numbers are in sum is less: 2 to this power
@@ -175,8 +181,10 @@ def block_sum(
 
 def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
     """What AVG does to a sum: floats to nearest even, integers towards zero."""
-    if array.dtype == np.int32:
-        return np.trunc(array / divisor).astype(np.int32)
+    if array.dtype.kind == "i":
+        quotient, rest = np.divmod(array, array.dtype.type(divisor))
+        quotient += ((rest != 0) & (array < 0)).astype(array.dtype)
+        return quotient
     with np.errstate(invalid="ignore"):
         return round_once(array.astype(np.float64) / divisor, array.dtype)
 

@@ -21,7 +21,7 @@ import numpy as np
 from host_agent.collectives import words
 from host_agent.collectives.plan import Array, Call, Steps, Wait, sharing
 from host_agent.kernels import divide_in_place
-from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.quantisation import REDUCIBLE
 from host_agent.transport.events import EventType
 from host_agent.transport.operation import Arrival, Operation, SwitchOp
 from host_agent.wire.aggregation import ElementType, Kind, Reduction, Stage
@@ -33,6 +33,7 @@ _ARRIVALS = {
     Reduction.AVG: Arrival.SUM,
     Reduction.MAX: Arrival.MAX,
     Reduction.MIN: Arrival.MIN,
+    Reduction.PROD: Arrival.PROD,
 }
 
 
@@ -163,7 +164,7 @@ def pass_on(call: Call, array: Array, out: Array) -> Steps[int]:
         SwitchOp.PASS,
         array,
         out,
-        element_type=ELEMENT_TYPES.get(array.dtype, ElementType.RAW),
+        element_type=REDUCIBLE.get(array.dtype, ElementType.RAW),
         arrival=Arrival.STORE,
         cut_elements=array.size,
     )
@@ -177,7 +178,7 @@ def _pass(call: Call, stage: Stage, work: Array, send: slice, receive: slice, ar
         SwitchOp.PASS,
         work[send],
         work[receive],
-        element_type=ELEMENT_TYPES.get(work.dtype, ElementType.RAW),
+        element_type=REDUCIBLE.get(work.dtype, ElementType.RAW),
         arrival=arrival,
         cut_elements=-(-work.size // call.world_size),
     )

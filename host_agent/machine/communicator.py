@@ -24,8 +24,10 @@ import numpy as np
 
 from controller.api.messages import MAX_PLANES, Gang, Mode
 from host_agent.arguments import (
+    by_switch_or_ring,
     contiguous,
     name_of,
+    of_switches,
     reducible,
     require_root,
     require_rows_for,
@@ -526,20 +528,23 @@ class MachineCommunicator(Communicator):
         root: int = 0,
         reduction: Reduction = Reduction.NONE,
     ) -> Call[T]:
-        wanted = self.strategy if strategy is None else strategy_of(strategy)
+        said = self.strategy if strategy is None else strategy_of(strategy)
+        wanted = by_switch_or_ring(said, array.dtype, reduction)
         if wanted is Strategy.IN_NETWORK and self.mode is Mode.RING:
             raise UsageError(
                 f"in-network was asked for, but no switch aggregates for this job: {self.mode_reason}"
             )
-        said = signature(kind, root, reduction, array.dtype, array.size)
-        return Call(what, said, wanted, self._pipeline, run)
+        called = signature(kind, root, reduction, array.dtype, array.size)
+        return Call(what, called, wanted, self._pipeline, run)
 
     # Sums
 
     def _reduce_into(self, call: Call[Any], array: Array, out: Array, op: Reduction, wire: Wire) -> None:
         """Leave the reduction of all workers' flat `array` in `out`, which may be the same."""
         divisor = self.world_size if op is Reduction.AVG else 1
-        if op in (Reduction.MAX, Reduction.MIN):
+        if not of_switches(array.dtype, op):
+            self._run(call, sums.in_the_type(array, op, divisor=divisor), array, out)
+        elif op in (Reduction.MAX, Reduction.MIN):
             self._run(call, sums.extremes(array, op), array, out)
         elif array.dtype == np.int32:
             self._run(call, sums.integers(array, average_of=divisor), array, out)

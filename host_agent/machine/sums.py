@@ -42,6 +42,13 @@ from host_agent.transport.native import library
 from host_agent.wire.aggregation import Reduction
 
 _WORD = 4
+_FOLDS: dict[Reduction, np.ufunc] = {
+    Reduction.SUM: np.add,
+    Reduction.AVG: np.add,
+    Reduction.MAX: np.maximum,
+    Reduction.MIN: np.minimum,
+    Reduction.PROD: np.multiply,
+}
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,26 @@ def extremes(array: Array, op: Reduction) -> Form:
 
     plane_op = Reduction.MAX if dtype == np.float32 else op
     return Form(width=_WORD, op=plane_op, fill=fill, merge=merge, finish=finish)
+
+
+def in_the_type(array: Array, op: Reduction, *, divisor: int) -> Form:
+    """What no switch can do: in the array's own type, in order of local ranks, and by the planes' rings."""
+    dtype, fold = array.dtype, _FOLDS[op]
+
+    def merge(rows: list[Bytes], where: slice) -> Array:
+        total: Array = rows[0].view(dtype).copy()
+        with np.errstate(all="ignore"):
+            for row in rows[1:]:
+                fold(total, row.view(dtype), out=total)
+        return total
+
+    def finish(sums: Array, where: slice, target: Bytes) -> None:
+        if divisor > 1:
+            divide_in_place(sums, divisor)
+        target[:] = sums.view(np.uint8)
+
+    plane_op = Reduction.SUM if op is Reduction.AVG else op
+    return Form(width=dtype.itemsize, op=plane_op, fill=_as_it_is(array), merge=merge, finish=finish)
 
 
 def halves(array: Array, *, divisor: int) -> Form:

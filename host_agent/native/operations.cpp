@@ -16,8 +16,10 @@ const char *Operations::check(const p4r_operation &op) const {
         return "floats are summed into a buffer, and what was not is marked in another one";
     if (op.residual && (op.switch_op != P4R_SUM_HALF || op.element_type != P4R_FLOAT32 || op.send == op.receive))
         return "a residual is what half precision leaves of float32, in a buffer that is not the result's";
-    if (op.element_type > P4R_BFLOAT16) return "the element type is unknown";
-    if (op.arrival > P4R_FOLD_MIN) return "arrival is not STORE, SUM, MAX or MIN";
+    const bool is_wide = op.element_type == P4R_INT64 || op.element_type == P4R_FLOAT64;
+    if (op.element_type > P4R_BFLOAT16 && !is_wide) return "the element type is unknown";
+    if (is_wide && is_aggregated(op)) return "no switch adds numbers of 64 bits";
+    if (op.arrival > P4R_FOLD_PROD) return "arrival is not STORE, SUM, MAX, MIN or PROD";
     if (op.divisor == 0) return "the divisor is 0";
     static constexpr uint8_t kSizes[] = {0, 4, 4, 2, 2};
     if (op.element_type == P4R_RAW) {
@@ -25,7 +27,7 @@ const char *Operations::check(const p4r_operation &op) const {
         if (op.arrival != P4R_STORE) return "raw bytes cannot be folded: the element type is missing";
         if (op.element_size != 1 && op.element_size != 2 && op.element_size != 4 && op.element_size != 8)
             return "the element size is not 1, 2, 4 or 8 bytes";
-    } else if (op.element_size != kSizes[op.element_type]) {
+    } else if (op.element_size != (is_wide ? 8 : kSizes[op.element_type])) {
         return "the element size is not that of the element type";
     }
     if (op.cut_elements < op.send_elements || op.cut_elements < op.receive_elements)

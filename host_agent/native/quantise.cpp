@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "float_mode.h"
 #include "half.h"
@@ -176,6 +177,21 @@ struct Sum {
     static int32_t apply(int32_t a, int32_t b) {  // wraps, as in the switch
         return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
     }
+    static int64_t apply(int64_t a, int64_t b) {
+        return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    }
+};
+struct Product {
+    template <typename T>
+    static T apply(T a, T b) {
+        return a * b;
+    }
+    static int32_t apply(int32_t a, int32_t b) {
+        return static_cast<int32_t>(static_cast<uint32_t>(a) * static_cast<uint32_t>(b));
+    }
+    static int64_t apply(int64_t a, int64_t b) {
+        return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+    }
 };
 struct Max {
     template <typename T>
@@ -197,33 +213,43 @@ struct Min {
             store(target + sizeof(type) * i,                                                       \
                   operation::apply(load<type>(target + sizeof(type) * i), load<type>(source + sizeof(type) * i))); \
     }
-P4R_FOLD_LOOP(sum_int32, int32_t, Sum)
-P4R_FOLD_LOOP(max_int32, int32_t, Max)
-P4R_FOLD_LOOP(min_int32, int32_t, Min)
-P4R_FOLD_LOOP(sum_float32, float, Sum)
-P4R_FOLD_LOOP(max_float32, float, Max)
-P4R_FOLD_LOOP(min_float32, float, Min)
+#define P4R_FOLD_LOOPS(kind, type)             \
+    P4R_FOLD_LOOP(sum_##kind, type, Sum)       \
+    P4R_FOLD_LOOP(max_##kind, type, Max)       \
+    P4R_FOLD_LOOP(min_##kind, type, Min)       \
+    P4R_FOLD_LOOP(product_##kind, type, Product)
+P4R_FOLD_LOOPS(int32, int32_t)
+P4R_FOLD_LOOPS(float32, float)
+P4R_FOLD_LOOPS(int64, int64_t)
+P4R_FOLD_LOOPS(float64, double)
+#undef P4R_FOLD_LOOPS
 #undef P4R_FOLD_LOOP
 
 P4R_VECTORISED void divide_to_double(const uint8_t *source, size_t n, double *target, double divisor) {
     for (size_t i = 0; i < n; i++) target[i] = static_cast<double>(load<float>(source + 4 * i)) / divisor;
 }
 
-void divide_int32(uint8_t *target, size_t n, int64_t divisor) {
-    for (size_t i = 0; i < n; i++) store(target + 4 * i, static_cast<int32_t>(load<int32_t>(target + 4 * i) / divisor));
+template <typename T>
+void divide_each(uint8_t *target, size_t n, uint32_t divisor) {
+    using Wide = std::conditional_t<std::is_floating_point_v<T>, T, int64_t>;
+    for (size_t i = 0; i < n; i++)
+        store(target + sizeof(T) * i, static_cast<T>(load<T>(target + sizeof(T) * i) / static_cast<Wide>(divisor)));
 }
 
 using FoldLoop = void (*)(uint8_t *, const uint8_t *, size_t);
 
-FoldLoop fold_loop(int fold, bool floating) {
-    switch (fold) {
-        case P4R_FOLD_MAX:
-            return floating ? max_float32 : max_int32;
-        case P4R_FOLD_MIN:
-            return floating ? min_float32 : min_int32;
-        default:
-            return floating ? sum_float32 : sum_int32;
-    }
+FoldLoop fold_loop(int fold, int element_type) {
+    static constexpr FoldLoop kLoops[][4] = {
+        {sum_float32, max_float32, min_float32, product_float32},
+        {sum_int32, max_int32, min_int32, product_int32},
+        {sum_int64, max_int64, min_int64, product_int64},
+        {sum_float64, max_float64, min_float64, product_float64},
+    };
+    const int kind = element_type == P4R_INT32     ? 1
+                     : element_type == P4R_INT64   ? 2
+                     : element_type == P4R_FLOAT64 ? 3
+                                                   : 0;  // of 16 bits, too, which are widened
+    return kLoops[kind][fold - P4R_FOLD_SUM];
 }
 
 void widen(int element_type, const uint8_t *source, size_t n, float *target) {
@@ -402,7 +428,7 @@ void fold(int fold, int element_type, void *target, const void *source, size_t n
     const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     const auto *in = static_cast<const uint8_t *>(source);
-    const FoldLoop loop = fold_loop(fold, element_type != P4R_INT32);
+    const FoldLoop loop = fold_loop(fold, element_type);
     if (!is_half(element_type)) return loop(out, in, n);
     for (size_t i = 0; i < n; i += kBlock) {
         float mine[kBlock], theirs[kBlock];
@@ -443,7 +469,9 @@ void sum_rows(int element_type, const void *rows, size_t stride, size_t count, s
 void divide(int element_type, void *target, size_t n, uint32_t divisor) {
     const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
-    if (element_type == P4R_INT32) return divide_int32(out, n, divisor);
+    if (element_type == P4R_INT32) return divide_each<int32_t>(out, n, divisor);
+    if (element_type == P4R_INT64) return divide_each<int64_t>(out, n, divisor);
+    if (element_type == P4R_FLOAT64) return divide_each<double>(out, n, divisor);
     for (size_t i = 0; i < n; i += kBlock) {
         const size_t count = std::min(kBlock, n - i);
         uint8_t *const block_target = out + element_bytes(element_type) * i;

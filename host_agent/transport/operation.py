@@ -25,6 +25,7 @@ class Arrival(IntEnum):
     SUM = 1
     MAX = 2
     MIN = 3
+    PROD = 4
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

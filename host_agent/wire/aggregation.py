@@ -43,7 +43,7 @@ class Op(IntEnum):
 
 
 class ElementType(IntEnum):
-    """The user's element type; the switch only compares it between ranks. The first four can be reduced."""
+    """The user's element type; the switch only compares it between ranks. It can add the first four."""
 
     RAW = 0  # bytes that are of no collective
     INT32 = 1
@@ -72,6 +72,7 @@ class Reduction(IntEnum):
     AVG = 2
     MAX = 3
     MIN = 4
+    PROD = 5  # by ring
 
 
 class Kind(IntEnum):

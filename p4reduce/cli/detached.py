@@ -68,6 +68,9 @@ def _arguments(options: FabricOptions) -> list[str]:
         *("--host-kind", ",".join(kind.value for kind in options.kinds)),
         *("--controller-options", json.dumps(options.controller_options)),
     ]
+    if options.gpus_per_host > 1:
+        arguments += ["--gpus-per-host", str(options.gpus_per_host)]
+        arguments += ["--intra-rate", _rate(options.intra_rate_mbit)]
     if options.tls:
         arguments.append("--tls")
     if isinstance(options, RackOptions):

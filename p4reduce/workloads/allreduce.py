@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import secrets
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from typing import Any, Final
 
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
+from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.errors import VerificationError, WorkloadError
 from p4reduce.workloads.machine import require_free
 from p4reduce.workloads.placement import place
@@ -157,37 +158,110 @@ def switch_counters(cluster: ClusterState, jobs: Sequence[str]) -> Counters:
     return dict(sorted(total.items()))
 
 
+@contextlib.contextmanager
+def _workers(
+    cluster: ClusterState, request: Request, hosts: Sequence[HostState]
+) -> Iterator[tuple[Team, Answer]]:
+    """Workers in `hosts` that have joined a job, which is deleted behind them; what rank 0 was told."""
+    if len({host.name for host in hosts}) < 2:
+        raise WorkloadError("an all-reduce needs two hosts or more: name more")
+    require_memory(request.bytes, len(hosts))
+    team, job = Team(cluster, len(hosts), hosts=hosts), f"allreduce-{secrets.token_hex(4)}"
+    try:
+        with team:
+            yield (
+                team,
+                team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[0],
+            )
+            team.do("leave")
+    finally:
+        # It has ended, and nobody will ask for it; or it never began.
+        with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
+            for name in team.jobs:
+                admin.delete_job(name)
+
+
+def sizes_of(begin: int, end: int, factor: float) -> list[int]:
+    """From `begin` to `end` bytes, each `factor` times the one before."""
+    if end < begin:
+        raise WorkloadError(f"a sweep from {begin} to {end} bytes has no size: --end is the largest")
+    if not factor > 1:
+        raise WorkloadError(f"a sweep by a factor of {factor:g} does not grow: take 2, say")
+    sizes = [begin]
+    while sizes[-1] * factor <= end:
+        sizes.append(round(sizes[-1] * factor))
+    return sizes
+
+
+def sweep(
+    cluster: ClusterState,
+    request: Request,
+    *,
+    sizes: Sequence[int],
+    warm_up: int = 1,
+    hosts: Sequence[HostState] | None = None,
+    progress: Callable[[str], None],
+) -> dict[str, Any]:
+    """All-reduces of each of `sizes`, one after the other on the same workers, in nccl-tests' terms.
+
+    A row has `time_us` (the median of the slowest worker's), `algbw_mb_s` (bytes over time) and `busbw_mb_s`,
+    which is that times 2(N-1)/N: what a ring would have each link carry. `wrong` is None where nobody looked.
+    """
+    for size in sizes:
+        replace(request, bytes=size).elements()
+    chosen = place(cluster) if hosts is None else list(hosts)
+    rows: list[dict[str, Any]] = []
+    with _workers(cluster, replace(request, bytes=max(sizes)), chosen) as (team, joined):
+        for size in sizes:
+            for strategy in request.strategies:
+                progress(f"{size} bytes, {strategy}")
+                one = replace(request, bytes=size, strategy=strategy)
+                for _ in range(warm_up):
+                    measure(team, replace(one, repeat=1, verify=False))
+                found = measure(team, one)
+                require_right(found, f"all-reduce of {size} bytes, {strategy}")
+                algbw = size / found.timing.median_s / 1e6
+                rows.append(
+                    {
+                        "bytes": size,
+                        "count": one.elements(),
+                        "strategy": "ring" if found.by_ring == one.repeat else strategy,
+                        "time_us": found.timing.median_s * 1e6,
+                        "algbw_mb_s": algbw,
+                        "busbw_mb_s": algbw * ring_to_in_network(team.size),
+                        "wrong": None if found.passed is None else int(not found.passed),
+                        "retransmissions": found.retransmissions,
+                    }
+                )
+    return {
+        "switch": cluster.target,
+        "topology": cluster.topology,
+        "workers": len(chosen),
+        "gpus_per_host": team.gpus_per_host,
+        "dtype": request.dtype,
+        "op": request.op,
+        "wire": request.wire,
+        "path_mtu": joined["path_mtu"],
+        "repeat": request.repeat,
+        "sweep": rows,
+    }
+
+
 def run(
     cluster: ClusterState, request: Request, *, hosts: Sequence[HostState] | None = None
 ) -> dict[str, Any]:
     """Workers in `hosts` (all) start, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
     request.elements()
     chosen = place(cluster) if hosts is None else list(hosts)
-    workers, names = len(chosen), list(dict.fromkeys(host.name for host in chosen))
-    if len(names) < 2:
-        raise WorkloadError("an all-reduce needs two hosts or more: name more")
-    require_memory(request.bytes, workers)
-    job = f"allreduce-{secrets.token_hex(4)}"
     outcomes: dict[str, Outcome] = {}
     links: dict[str, list[dict[str, Any]]] = {}
-    team = Team(cluster, workers, hosts=chosen)
-    try:
-        with team:
-            joined = team.join(job, timeout_s=STALL_S, selective=request.selective, elastic=request.elastic)[
-                0
-            ]
-            for strategy in request.strategies:
-                before = wires.wires(cluster)
-                outcomes[strategy] = measure(team, replace(request, strategy=strategy))
-                links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
-            counters = switch_counters(cluster, team.jobs)
-            team.do("leave")
-            lost = team.lost
-    finally:
-        # It has ended, and nobody will ask for it; or it never began.
-        with contextlib.suppress(ControllerError), AdminClient(f"unix:{cluster.control_socket}") as admin:
-            for name in team.jobs:
-                admin.delete_job(name)
+    with _workers(cluster, request, chosen) as (team, joined):
+        for strategy in request.strategies:
+            before = wires.wires(cluster)
+            outcomes[strategy] = measure(team, replace(request, strategy=strategy))
+            links[strategy] = link_rows(wires.since(wires.wires(cluster), before), repeat=request.repeat)
+        counters = switch_counters(cluster, team.jobs)
+    workers, lost = team.size, team.lost
     for strategy, outcome_ in outcomes.items():
         require_right(outcome_, f"all-reduce of {request.bytes} bytes, {strategy}")
     return {
@@ -197,7 +271,7 @@ def run(
         "gpus_per_host": team.gpus_per_host,
         "workers_left": workers - len(lost),
         "lost": {f"rank {rank}": words for rank, words in sorted(lost.items())},
-        "hosts": names,
+        "hosts": list(dict.fromkeys(host.name for host in chosen)),
         "dtype": request.dtype,
         "op": request.op,
         "strategy": request.strategy,
@@ -205,7 +279,7 @@ def run(
         "path_mtu": joined["path_mtu"],
         "accuracy": None,
         "reference_accuracy": None,
-        **_summary(outcomes, integers=request.dtype == "int32"),
+        **_summary(outcomes, integers=request.dtype.startswith("int")),
         "links": {strategy.replace("-", "_"): rows for strategy, rows in links.items() if rows},
         "counters": {
             **counters,

@@ -37,7 +37,7 @@ from controller.slots.admission import tenant_of
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.placement import PACKED, SPREAD, counts_of
 from p4reduce.workloads.sizes import parse_bytes
-from p4reduce.workloads.tensors import dtype_of, operation_of, require_wire
+from p4reduce.workloads.tensors import added_by_switches, dtype_of, operation_of, require_wire
 from p4reduce.workloads.traffic.model import GRADIENTS, gradient_type
 from p4reduce.workloads.validation import ClusterFileError, Document, Mistake, Part
 from p4src import PATH_MTUS
@@ -230,6 +230,8 @@ class AllReduce(Part):
     @model_validator(mode="after")
     def _whole(self) -> AllReduce:
         for name in self.dtype:
+            if self.strategy == "in-network" and not added_by_switches(name, self.op):
+                raise ValueError(f"no switch makes the {self.op} of {name}: leave the strategy out")
             _must(partial(require_wire, self.wire, dtype_of(name)), self.op)
             for size in self.bytes:
                 if size % dtype_of(name).itemsize:

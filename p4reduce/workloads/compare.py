@@ -29,7 +29,7 @@ from p4reduce.workloads.strategies.gloo import gloo_missing
 from p4reduce.workloads.strategies.opening import pairs_of
 from p4reduce.workloads.strategies.pairs import job_of
 from p4reduce.workloads.team import Answer, Team
-from p4reduce.workloads.tensors import complaint, elements_of
+from p4reduce.workloads.tensors import added_by_switches, complaint, elements_of
 from topologies.state import ClusterState, HostKind, HostState
 
 Progress = Callable[[str], None]
@@ -104,6 +104,8 @@ def possible(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Those that can sum `dtype` here, and why others cannot. WorkloadError where one was `asked` for."""
     missing = {names.GLOO: gloo_missing()}
+    if not added_by_switches(dtype, "sum"):
+        missing |= dict.fromkeys(names.IN_THE_SWITCH, f"no switch adds {dtype}")
     if dtype != "float32":
         missing[names.IN_NETWORK_16BIT] = f"it is for float32, and {dtype} was asked for"
     missing = {strategy: why for strategy, why in missing.items() if why and strategy in strategies}

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from host_agent.arguments import of_switches
 from host_agent.collectives.plan import SMALL_BYTES, Strategy, Wire, ring_parts
 from host_agent.communicator import Communicator
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.quantisation import Blocks, block_sum, divide, round_once
+from host_agent.wire.aggregation import Reduction
 
 Array = NDArray[Any]
 Racks = Sequence[Sequence[int]]
@@ -71,9 +73,10 @@ class Switched:
 
 @dataclass(frozen=True, kw_only=True)
 class Ringed:
-    """Around a ring: `order` is all ranks, each followed by its successor."""
+    """Around a ring: `order` is all ranks, each followed by its successor. `fold`: of two numbers."""
 
     order: tuple[int, ...]
+    fold: np.ufunc = np.add
 
     def step(self, dtype: np.dtype[Any]) -> int:
         return 1
@@ -85,7 +88,7 @@ class Ringed:
             part = slice(max(by_rank[rank].start - start, 0), max(by_rank[rank].stop - start, 0))
             total = inputs[rank][part]
             for other in (*self.order[place + 1 :], *self.order[:place]):
-                total = total + inputs[other][part]
+                total = self.fold(total, inputs[other][part])
             out[part] = total
         return out if divisor == 1 else divide(out, divisor)
 
@@ -96,17 +99,20 @@ def of_the_job(
     racks: Racks,
     dtype: np.dtype[Any],
     wire: Wire = Wire.FULL,
+    *,
+    reduction: Reduction = Reduction.SUM,
 ) -> Reference | None:
-    """How the job sums `dtype` by `strategy` as long as nobody leaves it; None: in several ways.
+    """How the job reduces `dtype` by `strategy` as long as nobody leaves it; None: in several ways.
 
     Hosts with several GPUs add float32 as one switch would that sums all workers, and round 16-bit numbers
     in each host.
     """
     ready = communicator.ready
     if isinstance(communicator, MachineCommunicator):
-        if wire.halves(dtype):
+        if wire.halves(dtype) or not of_switches(dtype, reduction):
             return None
         return Switched(path_mtu=ready.path_mtu, message_packets=ready.message_packets)
     if strategy is Strategy.RING:
-        return Ringed(order=ready.ring or tuple(range(communicator.world_size)))
+        order = ready.ring or tuple(range(communicator.world_size))
+        return Ringed(order=order, fold=np.multiply if reduction is Reduction.PROD else np.add)
     return Switched(path_mtu=ready.path_mtu, message_packets=ready.message_packets, racks=racks, wire=wire)

@@ -64,6 +64,30 @@ def allreduce_table(result: dict[str, Any]) -> RenderableType:
     return Group(table, *uplinks, _counters(result["counters"]))
 
 
+def sweep_table(result: dict[str, Any]) -> RenderableType:
+    """A sweep over sizes, in the columns of nccl-tests; bandwidths in 10^6 bytes a second."""
+    table = Table(
+        title=f"all-reduce, {result['dtype']}, {result['op']}, {result['workers']} workers "
+        f"({result['switch']}), median of {result['repeat']}",
+        title_justify="left",
+        min_width=_MIN_WIDTH,
+    )
+    for heading in ("bytes", "count", "time", "algbw MB/s", "busbw MB/s", "wrong"):
+        table.add_column(heading, justify="right")
+    table.add_column("by")
+    for row in result["sweep"]:
+        table.add_row(
+            f"{row['bytes']:,}",
+            f"{row['count']:,}",
+            _seconds(row["time_us"] / 1e6),
+            f"{row['algbw_mb_s']:.2f}",
+            f"{row['busbw_mb_s']:.2f}",
+            "N/A" if row["wrong"] is None else str(row["wrong"]),
+            row["strategy"],
+        )
+    return Group(table, Text("busbw = algbw · 2(N−1)/N: what a ring would have each link carry."))
+
+
 def run_tables(report: dict[str, Any]) -> RenderableType:
     """What became of a cluster file's jobs."""
     jobs = Table(title=f"Jobs of {report['name']}", title_justify="left")

@@ -11,10 +11,10 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.arguments import wire_of
+from host_agent.arguments import of_switches, wire_of
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.errors import UsageError
-from host_agent.quantisation import BFLOAT16, error_bound
+from host_agent.quantisation import BFLOAT16, divide, error_bound
 from host_agent.wire.aggregation import Reduction
 from p4reduce.workloads.errors import WorkloadError
 
@@ -24,7 +24,9 @@ if TYPE_CHECKING:  # it takes native code, which those who only name a type need
 Array = NDArray[Any]
 DTYPES: dict[str, np.dtype[Any]] = {
     "int32": np.dtype(np.int32),
+    "int64": np.dtype(np.int64),
     "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
     "float16": np.dtype(np.float16),
     "bfloat16": BFLOAT16,
 }
@@ -88,6 +90,11 @@ def complaint(check: Mapping[str, Any]) -> str:
     return f"off by {check['largest_error']:g}, the bound is {check['bound']:g}"
 
 
+def added_by_switches(dtype: str, op: str) -> bool:
+    """Whether a switch can make that reduction; others go by ring. WorkloadError where there is none."""
+    return of_switches(dtype_of(dtype), operation_of(op))
+
+
 def require_wire(wire: str, dtype: np.dtype[Any], op: str) -> None:
     """WorkloadError where such a reduction cannot go over that wire, or there is none."""
     try:
@@ -121,11 +128,14 @@ def check(
     """Compare the reduction of all ranks' tensors (or of `ranks`, `world_size` of them) with NumPy's.
 
     Integers, MAX and MIN have to be equal. Float sums in the network are held to
-    `quantisation.error_bound`; those that are added in floating point ("ring"), in whatever order, each to
-    `_bounds_of_additions`. With a `reference` their bits have to be its.
+    `quantisation.error_bound`; those that are added or multiplied in floating point ("ring"), in whatever
+    order, each to `_bounds_of_additions` or `_bounds_of_products`. With a `reference` their bits have to be
+    its.
     """
     dtype, elements = result.dtype, result.size
     chosen = ranks or range(world_size)
+    if not of_switches(dtype, reduction):
+        strategy = Strategy.RING
     if _must_be_equal(dtype, reduction):
         reference = None  # there is nothing else that it could be
     part = _PART if reference is None else -(-_PART // reference.step(dtype)) * reference.step(dtype)
@@ -139,7 +149,8 @@ def check(
         inputs = [piece for _, piece in pieces]
         found = result[start : start + inputs[0].size]
         expected = _expected(inputs, reduction)
-        difference = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        wide = expected.dtype if expected.dtype.kind == "f" else np.dtype(np.longdouble)  # all of 64 bits
+        difference = np.abs(found.astype(wide) - expected.astype(wide)).astype(np.float64)
         worst = float(np.maximum(worst, difference.max(initial=0.0)))  # a NaN stays
         exact = exact and bool(np.array_equal(found.astype(expected.dtype), expected))
         if reference is not None:
@@ -149,7 +160,8 @@ def check(
             widened = [np.abs(piece.astype(np.float64)) for piece in inputs]
             largest = max(largest, *(float(piece.max()) for piece in widened))
             if strategy is Strategy.RING:
-                bounds = _bounds_of_additions(widened, dtype, reduction)
+                bounds_of = _bounds_of_products if reduction is Reduction.PROD else _bounds_of_additions
+                bounds = bounds_of(widened, dtype, reduction)
                 nearest = max(nearest, _nearest(difference, bounds))
     if _must_be_equal(dtype, reduction):
         return Check(exact=exact, largest_error=worst, bound=0.0)
@@ -173,27 +185,50 @@ def _parts(
     random = np.random.default_rng([seed, rank])
     for start in range(0, elements, part):
         size = min(part, elements - start)
-        if dtype == np.int32:
-            yield start, random.integers(-(2**31), 2**31, size, dtype=np.int32)
+        if dtype.kind == "i":
+            limits = np.iinfo(dtype)
+            yield start, random.integers(limits.min, limits.max, size, dtype=dtype.type, endpoint=True)
+        elif dtype == np.float64:
+            yield start, random.standard_normal(size)
         else:
             yield start, random.standard_normal(size, dtype=np.float32).astype(dtype)
 
 
 def _expected(inputs: list[Array], reduction: Reduction) -> Array:
-    """In the tensors' own type where that is exact, else in 64-bit floats."""
+    """In the tensors' own type where that is exact, else in floats of more bits."""
+    dtype = inputs[0].dtype
     if reduction in (Reduction.MAX, Reduction.MIN):
         pick = np.maximum if reduction is Reduction.MAX else np.minimum
-        extreme: Array = pick.reduce([piece.astype(np.float64) for piece in inputs])
+        own = inputs if dtype.itemsize == 8 else [piece.astype(np.float64) for piece in inputs]
+        extreme: Array = pick.reduce(own)
         return extreme
-    if inputs[0].dtype == np.int32:
-        total: Array = np.add.reduce(inputs, dtype=np.int32)  # wraps
-        return np.trunc(total / len(inputs)).astype(np.int32) if reduction is Reduction.AVG else total
-    exact: Array = np.add.reduce([piece.astype(np.float64) for piece in inputs])
+    fold = np.multiply if reduction is Reduction.PROD else np.add
+    if dtype.kind == "i":
+        total: Array = fold.reduce(inputs, dtype=dtype)  # wraps
+        return divide(total, len(inputs)) if reduction is Reduction.AVG else total
+    wide = np.longdouble if dtype == np.float64 else np.float64
+    with np.errstate(all="ignore"):
+        exact: Array = fold.reduce([piece.astype(wide) for piece in inputs])
     return exact / len(inputs) if reduction is Reduction.AVG else exact
 
 
 def _must_be_equal(dtype: np.dtype[Any], reduction: Reduction) -> bool:
-    return dtype == np.int32 or reduction in (Reduction.MAX, Reduction.MIN)
+    return dtype.kind == "i" or reduction in (Reduction.MAX, Reduction.MIN)
+
+
+def _bounds_of_products(
+    magnitudes: list[NDArray[np.float64]], dtype: np.dtype[Any], reduction: Reduction
+) -> NDArray[np.float64]:
+    """How far each element of a product of N floats may be off, in whatever order it was multiplied.
+
+    (1 + u)^(N - 1) - 1 of it, and what multiplications lose to underflow, which the rest multiplies.
+    """
+    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    others, product = len(magnitudes) - 1, np.multiply.reduce(magnitudes)
+    largest = np.maximum.reduce([*magnitudes, np.ones_like(product)])
+    lost = float(info.smallest_subnormal) * others * largest**others
+    bounds: NDArray[np.float64] = np.expm1(others * np.log1p(float(info.eps) / 2)) * product + lost
+    return bounds
 
 
 def _bounds_of_additions(

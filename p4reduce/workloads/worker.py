@@ -146,6 +146,7 @@ class Worker:
             # What was asked for need not be what was done: a job may find no room in the switches.
             ringed = communicator.statistics().ring > by_ring
             taken = Strategy.RING if ringed else Strategy.IN_NETWORK
+            how: dict[str, Any] = {"dtype": array.dtype, "wire": Wire(wire), "reduction": operation_of(op)}
             # Who died while it ran has contributed for all, or for nobody.
             for ranks in dict.fromkeys((communicator.members, members)):
                 outcome = check(
@@ -155,9 +156,7 @@ class Worker:
                     ranks=ranks,
                     reduction=operation_of(op),
                     strategy=taken,
-                    reference=None
-                    if racks is None
-                    else of_the_job(communicator, taken, racks, array.dtype, Wire(wire)),
+                    reference=None if racks is None else of_the_job(communicator, taken, racks, **how),
                     wire=Wire(wire),
                 )
                 if outcome.passed:

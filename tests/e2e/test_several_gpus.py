@@ -68,6 +68,28 @@ def test_training_traffic_over_two_racks(tmp_path: Path) -> None:
     assert {span.rank for span in found.timelines[names.HIERARCHICAL]} == set(range(8))
 
 
+def test_a_sweep_of_sizes_on_some_gpus_of_a_detached_cluster(tmp_path: Path) -> None:
+    file, name = tmp_path / "sweep.json", f"gpus-{unique()}"
+    assert run(f"up rack --hosts 3 --gpus-per-host 2 --cluster {name} --detach".split()) == 0
+    try:
+        words = f"allreduce --cluster {name} -b 1K -e 64K -f 4 -n 2 --verify --strategy both --json {file}"
+        assert run(words.split()) == 0
+        found = json.loads(file.read_text())
+        assert (found["workers"], found["gpus_per_host"]) == (6, 2)
+        asked = [(size, way) for size in (1024, 4096, 16384, 65536) for way in ("in-network", "ring")]
+        assert [(row["bytes"], row["strategy"]) for row in found["sweep"]] == asked
+        for row in found["sweep"]:
+            assert row["wrong"] == 0
+            assert row["algbw_mb_s"] == pytest.approx(row["bytes"] / row["time_us"])
+            assert row["busbw_mb_s"] == pytest.approx(row["algbw_mb_s"] * 2 * 5 / 6)
+        words = f"allreduce --cluster {name} -b 64K --dtype int64 --op prod --gpus-per-host 1 --verify"
+        assert run([*words.split(), "--json", str(file)]) == 0
+        found = json.loads(file.read_text())
+        assert (found["workers"], found["strategy"], found["integer_sum_exact"]) == (3, "ring", True)
+    finally:
+        assert run(["down", "--cluster", name]) == 0
+
+
 def test_a_cluster_file(tmp_path: Path) -> None:
     file, answer = tmp_path / "gpus.yaml", tmp_path / "run.json"
     file.write_text(

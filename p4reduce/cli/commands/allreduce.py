@@ -11,6 +11,7 @@ from controller.api.messages import MAX_PLANES
 from p4reduce.cli import output
 from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import ClusterOption, Elastic, JsonFile, Placement, Selective, Workers, parse_bytes
+from p4reduce.cli.runs import is_given, refuse_given
 from topologies import state
 
 
@@ -23,11 +24,24 @@ class Summing(str, Enum):
 
 
 def allreduce(
+    context: typer.Context,
+    *,
     size: Annotated[
-        str, typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 4096, 64K, 32M.")
+        str,
+        typer.Option("--bytes", "-b", metavar="SIZE", help="Tensor: 4096, 64K, 32M; of a sweep, the first."),
     ] = "1M",
-    dtype: Annotated[str, typer.Option(help="int32, float32, float16 or bfloat16.")] = "float32",
-    op: Annotated[str, typer.Option(help="sum, avg, max or min.")] = "sum",
+    end: Annotated[
+        str | None,
+        typer.Option("--end", "-e", metavar="SIZE", help="A sweep: all sizes from --bytes to this one."),
+    ] = None,
+    factor: Annotated[
+        float, typer.Option("--factor", "-f", help="Of a sweep: each size is so many times the one before.")
+    ] = 2.0,
+    dtype: Annotated[
+        str,
+        typer.Option(help="int32, float32, float16 or bfloat16; by ring also int64 and float64."),
+    ] = "float32",
+    op: Annotated[str, typer.Option(help="sum, avg, max or min; by ring also prod.")] = "sum",
     verify: Annotated[bool, typer.Option("--verify", help="Compare the result with NumPy's.")] = False,
     strategy: Annotated[
         Summing,
@@ -40,7 +54,13 @@ def allreduce(
     ] = "full",
     selective: Selective = False,
     elastic: Elastic = False,
-    repeat: Annotated[int, typer.Option(min=1, help="How often; the median counts.")] = 1,
+    repeat: Annotated[
+        int | None,
+        typer.Option("--repeat", "-n", min=1, help="How often; the median counts. 1, of a sweep 5."),
+    ] = None,
+    warm_up: Annotated[
+        int, typer.Option("--warmup", "-w", min=0, help="Of a sweep: so many of each size do not count.")
+    ] = 1,
     workers: Workers = None,
     hosts: Annotated[
         str, typer.Option(metavar="HOST,HOST...", help="The workers' hosts; rank 0 is in the first.")
@@ -54,15 +74,22 @@ def allreduce(
     json: JsonFile = None,
 ) -> None:
     """Reduce random data over all workers of the running cluster, and time it."""
-    from p4reduce.workloads.allreduce import Request, run
+    from p4reduce.workloads.allreduce import Request, run, sizes_of, sweep
     from p4reduce.workloads.errors import WorkloadError
     from p4reduce.workloads.placement import place
-    from p4reduce.workloads.report import allreduce_table
-    from p4reduce.workloads.tensors import dtype_of, require_wire
+    from p4reduce.workloads.report import allreduce_table, sweep_table
+    from p4reduce.workloads.tensors import added_by_switches, dtype_of, require_wire
 
     output.require_writable(json)
+    if end is None:
+        refuse_given(context, ("factor", "warm_up"), "is of a sweep: say where it ends (--end 64M)")
     try:
         require_wire(wire, dtype_of(dtype), op)
+        sizes = None if end is None else sizes_of(parse_bytes(size), parse_bytes(end), factor)
+        if not added_by_switches(dtype, op):
+            if is_given(context, "strategy") and strategy is not Summing.RING:
+                raise WorkloadError(f"no switch makes the {op} of {dtype}: it goes by ring (--strategy ring)")
+            strategy = Summing.RING
     except WorkloadError as error:
         raise typer.BadParameter(str(error)) from error
     request = Request(
@@ -71,7 +98,7 @@ def allreduce(
         op=op,
         strategy=strategy.value,
         wire=wire.lower(),
-        repeat=repeat,
+        repeat=repeat or (1 if sizes is None else 5),
         verify=verify,
         selective=selective,
         elastic=elastic,
@@ -81,5 +108,9 @@ def allreduce(
     chosen = place(running, workers=workers, placement=placement, hosts=names, gpus_per_host=gpus_per_host)
     with ending_on_signals(), output.progress() as progress:
         progress(f"all-reduce on cluster {running.name}")
-        result = run(running, request, hosts=chosen)
-    output.result(result, allreduce_table(result), json_file=json)
+        if sizes is None:
+            result = run(running, request, hosts=chosen)
+        else:
+            result = sweep(running, request, sizes=sizes, warm_up=warm_up, hosts=chosen, progress=progress)
+    table = allreduce_table(result) if sizes is None else sweep_table(result)
+    output.result(result, table, json_file=json)

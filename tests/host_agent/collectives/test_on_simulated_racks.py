@@ -18,7 +18,7 @@ from host_agent.collectives.plan import Call, Steps
 from host_agent.quantisation import Blocks, block_sum
 from host_agent.transport.events import FailureCode
 from host_agent.wire.aggregation import Flags, Reduction
-from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case, same_bits
+from p4reduce.simulation.cases import DTYPES, REDUCTIONS, RING_DTYPES, Case, same_bits
 from p4reduce.simulation.faults.schedule import Rates
 from p4reduce.simulation.rack import configs
 from tests.host_agent.rack import Simulation, check, program
@@ -98,6 +98,22 @@ def test_every_type_and_reduction_on_bad_links(
 ) -> None:
     case = Case(module, "all_reduce", dtype, 3001, reduction)
     run_and_check(Simulation(configs(4, path_mtu=512), faults=BAD_LINKS, seed=3), [case], seed=4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "reduction"),
+    [
+        *((dtype, reduction) for dtype in RING_DTYPES for reduction in REDUCTIONS),
+        *((dtype, Reduction.PROD) for dtype in (*DTYPES, *RING_DTYPES)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["all_reduce", "reduce_scatter"])
+def test_what_no_switch_makes_goes_around_the_ring(
+    name: str, dtype: np.dtype[Any], reduction: Reduction
+) -> None:
+    case = Case("ring", name, dtype, 1000, reduction)
+    run_and_check(Simulation(configs(4, path_mtu=512), faults=BAD_LINKS, seed=7), [case], seed=8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)

@@ -26,7 +26,7 @@ from host_agent.errors import (
 )
 from host_agent.machine.channel import SLOT_BYTES
 from host_agent.machine.communicator import MachineCommunicator
-from host_agent.quantisation import BFLOAT16, Blocks, block_sum, error_bound
+from host_agent.quantisation import BFLOAT16, Blocks, block_sum, divide, error_bound
 from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.machine.machines import Machines
@@ -123,6 +123,21 @@ def test_extremes_are_exact(
     for array in arrays[1:]:
         expected = (np.maximum if op == "max" else np.minimum)(expected, array.astype(np.float64))
     assert (result.astype(np.float64) == expected).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64, np.float32], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize("op", ["sum", "avg", "max", "prod"])
+def test_what_no_switch_makes_goes_by_the_planes_rings(
+    machines: Callable[..., Machines], dtype: Any, op: str
+) -> None:
+    arrays = [np.arange(1, 4001, dtype=dtype) % 7 - 3 + rank for rank in range(6)]  # exact in any order
+    result = same(machines(3, 2).run(lambda c: c.all_reduce(arrays[c.rank], op)))
+    fold = {"max": np.maximum, "prod": np.multiply}.get(op, np.add)
+    expected = fold.reduce(arrays)
+    if op == "avg":
+        expected = divide(expected, 6)
+    tolerance = 1e-6 if dtype is np.float32 and op == "avg" else 0.0
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=tolerance)
 
 
 def test_an_average_of_int32_is_cut_off_towards_zero(machines: Callable[..., Machines]) -> None:
@@ -359,8 +374,10 @@ def test_a_slow_gpu_is_named_when_time_is_up(machines: Callable[..., Machines]) 
 def test_bad_arguments_change_nothing(machines: Callable[..., Machines]) -> None:
     group = machines(2, 2)
     for c in group.communicators:
-        with pytest.raises(UsageError, match="float64"):
-            c.all_reduce(np.ones(3))
+        with pytest.raises(UsageError, match="uint8 cannot be reduced"):
+            c.all_reduce(np.ones(3, np.uint8))
+        with pytest.raises(UsageError, match="no switch makes the sum of float64"):
+            c.all_reduce(np.ones(3), strategy="in-network")
         with pytest.raises(UsageError, match="root 4"):
             c.broadcast(np.ones(3, np.int32), root=4)
         with pytest.raises(UsageError):

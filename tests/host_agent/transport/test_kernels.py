@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from host_agent import kernels, quantisation
-from host_agent.quantisation import ELEMENT_TYPES
+from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE
 from host_agent.transport import ElementType, native
+from host_agent.transport.operation import Arrival
 
 LIB = native.library()
 FLOATS = {
@@ -51,6 +52,18 @@ def decode(
     return out
 
 
+def numbers(dtype: np.dtype[Any], size: int, seed: int) -> NDArray[Any]:
+    """Of the whole range; floats of all sizes, Inf and NaN among them."""
+    random = np.random.default_rng(seed)
+    if dtype.kind == "i":
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max, size, dtype=dtype.type, endpoint=True)
+    if dtype == np.float64:
+        return random.integers(0, 2**64, size, dtype=np.uint64).view(np.float64)
+    kind = REDUCIBLE[dtype]
+    return floats(kind, size, seed, top(kind), finite=False)
+
+
 def floats(kind: ElementType, size: int, seed: int, magnitude: int, *, finite: bool = True) -> NDArray[Any]:
     """Numbers below 2^magnitude of all sizes, some zero or subnormal, some (if not `finite`) Inf and NaN."""
     random = np.random.default_rng(seed)
@@ -66,7 +79,7 @@ def floats(kind: ElementType, size: int, seed: int, magnitude: int, *, finite: b
 
 def same_bits(left: NDArray[Any], right: NDArray[Any]) -> bool:
     """Equal, with -0 and 0 apart, and any NaN equal to any."""
-    if left.dtype == np.int32:
+    if left.dtype.kind == "i":
         return np.array_equal(left, right)
     there = ~np.isnan(left)
     return np.array_equal(left, right, equal_nan=True) and np.array_equal(
@@ -114,32 +127,30 @@ def test_int32(size: int, seed: int, invert: bool, divisor: int) -> None:
     assert np.array_equal(decode(ElementType.INT32, lanes, divisor=divisor, invert=invert), expected)
 
 
-@given(st.sampled_from(list(DTYPES)), st.integers(1, 3), SIZES, SEEDS)
-def test_folding_is_numpys(kind: ElementType, fold: int, size: int, seed: int) -> None:
-    if kind is ElementType.INT32:
-        random = np.random.default_rng(seed)
-        mine, theirs = random.integers(-(2**31), 2**31, (2, size), dtype=np.int64).astype(np.int32)
-    else:
-        mine = floats(kind, size, seed, top(kind), finite=False)
-        theirs = floats(kind, size, seed + 1, top(kind), finite=False)
+@given(st.sampled_from(list(REDUCIBLE)), st.sampled_from(list(Arrival)[1:]), SIZES, SEEDS)
+def test_folding_is_numpys(dtype: np.dtype[Any], arrival: Arrival, size: int, seed: int) -> None:
+    mine, theirs = numbers(dtype, size, seed), numbers(dtype, size, seed + 1)
+    fold = {Arrival.SUM: np.add, Arrival.MAX: np.maximum, Arrival.MIN: np.minimum, Arrival.PROD: np.multiply}
     with np.errstate(all="ignore"):
-        expected = [np.add, np.maximum, np.minimum][fold - 1](mine, theirs)
+        expected = fold[arrival](mine, theirs)
     target = mine.copy()
-    LIB.p4r_fold(fold, kind, target.ctypes.data, theirs.ctypes.data, size)
-    assert np.array_equal(target, expected, equal_nan=kind is not ElementType.INT32)
+    LIB.p4r_fold(arrival, REDUCIBLE[dtype], target.ctypes.data, theirs.ctypes.data, size)
+    assert np.array_equal(target, expected, equal_nan=dtype.kind != "i")
 
 
-@given(st.sampled_from(list(DTYPES)), SIZES, SEEDS, st.integers(1, 64))
-def test_division_is_the_reference(kind: ElementType, size: int, seed: int, divisor: int) -> None:
-    if kind is ElementType.INT32:
-        array: NDArray[Any] = (
-            np.random.default_rng(seed).integers(-(2**31), 2**31, size, dtype=np.int64).astype(np.int32)
-        )
-    else:
-        array = floats(kind, size, seed, top(kind), finite=False)
+@given(st.sampled_from(list(REDUCIBLE)), SIZES, SEEDS, st.integers(1, 64))
+def test_division_is_the_reference(dtype: np.dtype[Any], size: int, seed: int, divisor: int) -> None:
+    array = numbers(dtype, size, seed)
     expected = quantisation.divide(array, divisor)
-    LIB.p4r_divide(kind, array.ctypes.data, size, divisor)
+    LIB.p4r_divide(REDUCIBLE[dtype], array.ctypes.data, size, divisor)
     assert same_bits(array, expected)
+
+
+def test_integers_are_divided_towards_zero() -> None:
+    for dtype in (np.int32, np.int64):
+        least = np.iinfo(dtype).min
+        array = np.array([7, -7, least, least + 1, 0, -1], dtype)
+        assert quantisation.divide(array, 2).tolist() == [3, -3, least // 2, -((-(least + 1)) // 2), 0, 0]
 
 
 def test_every_float16_goes_both_ways() -> None:

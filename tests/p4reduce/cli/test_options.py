@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 import typer
 
@@ -63,6 +65,8 @@ def test_numbers_of_hosts(text: str, leaves: int, counts: int | tuple[int, ...])
         RackOptions(name="c1", hosts=3, rate_mbit=100.0, controller_options={"window": 4}),
         SpineLeafOptions(name="c2", spines=3, leaves=2, hosts=(3, 2), rate_mbit=0.1, uplink_rate_mbit=None),
         SpineLeafOptions(name="c2", spines=1, leaves=4, hosts=9, rate_mbit=100.0, switch_loss=0.01),
+        RackOptions(name="c3", hosts=2, rate_mbit=100.0, gpus_per_host=4, intra_rate_mbit=800.0, tls=True),
+        RackOptions(name="c4", hosts=2, gpus_per_host=2, path_mtu=4096, delay_ms=1.5, fault_wires=True),
     ],
 )
 def test_a_detached_cluster_is_what_was_asked_for(
@@ -75,11 +79,9 @@ def test_a_detached_cluster_is_what_was_asked_for(
     assert type(found) is type(options)
     assert found.layout() == options.layout()
     assert (found.link_shape, found.uplink_shape) == (options.link_shape, options.uplink_shape)
-    assert (found.name, found.switch_loss, found.controller_options) == (
-        options.name,
-        options.switch_loss,
-        options.controller_options,
-    )
+    asked = {field.name: getattr(options, field.name) for field in fields(FabricOptions)}
+    kinds = {"host_kinds": tuple(kind.value for kind in found.kinds)}  # said for each
+    assert {name: getattr(found, name) for name in asked} == asked | kinds
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from p4reduce.workloads.allreduce import Request, outcome, require_right, run
+from p4reduce.workloads.allreduce import Request, outcome, require_right, run, sizes_of
 from p4reduce.workloads.errors import VerificationError, WorkloadError
 from tests.topologies.states import cluster_state, host_state
 
@@ -30,7 +30,7 @@ def _answer(**changes: Any) -> dict[str, Any]:
         ({"bytes": 0}, "0 bytes are no tensor: at least one element"),
         ({"bytes": 6}, "6 bytes are not a whole number of float32 elements"),
         ({"bytes": 3, "dtype": "bfloat16"}, "3 bytes are not a whole number of bfloat16"),
-        ({"dtype": "float64"}, "no element type"),
+        ({"dtype": "float8"}, "no element type"),
         ({"op": "xor"}, "no operation"),
         ({"repeat": 0}, "at least once"),
         ({"bytes": 2**32}, "less than 4 GiB"),
@@ -87,3 +87,13 @@ def test_tensors_that_memory_does_not_hold_are_refused_before_anything_starts(
         WorkloadError, match=r"4096 workers .* need about .* GiB are free: ask for fewer bytes"
     ):
         run(cluster, Request(bytes=2**32 - 4))
+
+
+def test_the_sizes_of_a_sweep() -> None:
+    assert sizes_of(1024, 8192, 2) == [1024, 2048, 4096, 8192]
+    assert sizes_of(1000, 1000, 10) == [1000]
+    assert sizes_of(8, 100, 3) == [8, 24, 72]
+    with pytest.raises(WorkloadError, match="from 8 to 4 bytes has no size: --end is the largest"):
+        sizes_of(8, 4, 2)
+    with pytest.raises(WorkloadError, match="a factor of 1 does not grow: take 2, say"):
+        sizes_of(8, 16, 1)

@@ -11,7 +11,7 @@ from rich.console import Console
 from controller.config import Target
 from p4reduce.workloads.allreduce import Outcome, Timing
 from p4reduce.workloads.demo import DemoOptions, Report, Training
-from p4reduce.workloads.report import allreduce_table, demo_tables, run_tables
+from p4reduce.workloads.report import allreduce_table, demo_tables, run_tables, sweep_table
 from p4reduce.workloads.training import Reference
 
 
@@ -179,6 +179,25 @@ def test_one_all_reduce() -> None:
     assert "all-reduce of 1 KiB int32, sum, 2 workers, ring" in text
     assert "8.2 Mbit/s" in text
     assert "equal to NumPy's" in text
+
+
+def test_a_sweep_has_the_columns_of_nccl_tests() -> None:
+    row = {"bytes": 4096, "count": 1024, "strategy": "in-network", "time_us": 1000.0, "algbw_mb_s": 4.096}
+    result = {"dtype": "float32", "op": "sum", "workers": 4, "switch": "embedded", "repeat": 5}
+    text = _text(sweep_table({**result, "sweep": [{**row, "busbw_mb_s": 6.144, "wrong": None}]}))
+    for words in (
+        "4,096",
+        "1,024",
+        "1.00 ms",
+        "4.10",
+        "6.14",
+        "N/A",
+        "in-network",
+        "algbw",
+        "busbw",
+        "2(N−1)/N",
+    ):
+        assert words in text
 
 
 def test_races_are_as_many_as_time_allows() -> None:
