@@ -198,4 +198,47 @@ def test_shell_reads_the_running_switch(name: str) -> None:
     assert must("shell", "s1", "--command", count).splitlines()[-1] == "2"  # a route a host
     wrong = p4reduce("shell", "s1", "--command", "TableEntry('nix')")
     assert wrong.returncode == 1
+    assert "SwitchIngress.forward.route" in must("shell", "s1", "-c", "print(tables)").splitlines()
+    left = "import sys; sys.exit(3)"
+    assert p4reduce("shell", "s1", "-c", left).returncode == 3
     must("allreduce", "--bytes", "64K", "--verify")  # the controller is still primary
+
+
+@pytest.mark.slow
+def test_two_shells_on_a_switch(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    waits = "print('there', flush=True); import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-m", "p4reduce", "shell", "s1", "-c", waits],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "there\n"
+        second = p4reduce("shell", "s1", "-c", "print(len(list(tables)) > 5)")
+        assert second.stdout == "True\n"
+        assert "election id 2" in second.stderr
+        refused = p4reduce("shell", "s1", "--election-id", "1", "-c", "pass")
+        assert refused.returncode == 1
+        assert "election id 1 of s1 is another controller's: without --election-id" in refused.stderr
+        assert "CRITICAL" not in refused.stderr
+        first.communicate()
+    assert must("shell", "s1", "-c", "print(tables)")
+
+
+@pytest.mark.slow
+def test_a_shell_ends_when_the_pipe_that_it_prints_into_closes(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    endless = "while True: print('x' * 100, flush=True)"
+    with subprocess.Popen(
+        [sys.executable, "-m", "p4reduce", "shell", "s1", "-c", endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        shell.stdout.close()
+        assert shell.wait(timeout=UP_TIMEOUT_S) == 128 + signal.SIGPIPE
+    assert "election id" not in p4reduce("shell", "s1", "-c", "pass").stderr  # the first is free again
