@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import getpass
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from mininet.net import Mininet
 
 from controller.security.files import TlsFiles
 from controller.security.places import switch_directory
-from topologies import cleanup, disk, fault_wires, namespaces, state
+from topologies import cleanup, disk, fault_wires, namespaces, processes, state
 from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
 from topologies.faults import ClusterFaults
@@ -179,7 +180,7 @@ class Fabric:
         if old is not None:
             if old.alive():
                 raise TopologyError(
-                    f"cluster {name} is running already: take it down with 'p4reduce down --cluster {name}', "
+                    f"cluster {name} is running already: take it down with 'p4reduce down {name}', "
                     "or give the new one another name with --cluster"
                 )
             cleanup.remove(old)
@@ -192,6 +193,8 @@ class Fabric:
             name=name,
             namespace=namespace,
             owner=ProcessId.of(os.getpid()),
+            session=processes.session(),
+            started_by=os.environ.get("SUDO_USER", getpass.getuser()),
             topology=options.topology,
             target=options.switch.value,
             path_mtu=options.path_mtu,

@@ -65,7 +65,7 @@ class Prompt:
             return True
         if not words:
             return True
-        if words[0] in _LEAVE:
+        if words[0] in _LEAVE and words[1:] in ([], [self._fabric.state.name]):
             return False
         if words[0] == "help":
             say(_HELP)

@@ -69,10 +69,15 @@ def test_commands_of_p4reduce(prompt: Prompt, commands: FakeCommands) -> None:
     assert commands.ran == [["allreduce", "--bytes", "1M"], ["job", "show", "my job"]]
 
 
-@pytest.mark.parametrize("word", ["exit", "quit", "down"])
+@pytest.mark.parametrize("word", ["exit", "quit", "down", "down c1"])
 def test_leaving(prompt: Prompt, commands: FakeCommands, word: str) -> None:
     assert not prompt.carry_out(word)
     assert commands.ran == []
+
+
+def test_taking_another_cluster_down(prompt: Prompt, commands: FakeCommands) -> None:
+    assert prompt.carry_out("down c2")
+    assert commands.ran == [["down", "c2"]]
 
 
 @pytest.mark.parametrize("word", ["up", "demo"])
