@@ -33,6 +33,7 @@ from topologies.links import FabricIntf, LinkShape, require_netem
 from topologies.machines import image
 from topologies.machines.fleet import Fleet
 from topologies.namespaces import run, run_inside
+from topologies.network import FabricNet
 from topologies.options import FabricOptions
 from topologies.processes import ProcessId, end
 from topologies.starting import last_words
@@ -112,7 +113,7 @@ class Fabric:
         run("sh", "-c", _NO_IPV6)
         setLogLevel("warning")
         Mininet.inited = True  # else it changes the machine's sysctls, which a namespace does not have
-        self.net = Mininet(build=False, controller=None, link=Link, intf=FabricIntf)
+        self.net = FabricNet(build=False, controller=None, link=Link, intf=FabricIntf)
         self._management_bridge()
         for number, switch in enumerate(self.layout.switches):
             self._switch(number, switch)
@@ -189,6 +190,8 @@ class Fabric:
         namespaces.delete(namespace)  # nobody's: its state is gone
         directory.mkdir(parents=True, exist_ok=True)
         (directory / state.METRICS).mkdir()
+        if options.pcap is not None:
+            _make(options.pcap)
         self._state = ClusterState(
             name=name,
             namespace=namespace,
@@ -394,6 +397,13 @@ class Fabric:
     def _node(self, name: str) -> P4RuntimeSwitch:
         node: P4RuntimeSwitch = self._network().get(name)
         return node
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TopologyError(f"captures cannot go into {directory}: {error.strerror}") from error
 
 
 # Nothing but what a worker sends may appear on a link; a kernel may have no IPv6.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.p4reduce.clusters import UP_TIMEOUT_S, Traces, must, p4reduce, ready, started
+from tests.p4reduce.clusters import P4REDUCE, UP_TIMEOUT_S, Traces, must, p4reduce, ready, started
 from topologies import state
 from topologies.processes import wait_until
 
@@ -191,6 +192,36 @@ def test_modules_in_the_working_directory_are_not_ours(
         assert done.returncode == 0, done.stderr
 
 
+def test_what_a_host_cannot_run(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    unknown = p4reduce("exec", "h1", "--", "nosuchcmd")
+    assert unknown.returncode == 127
+    assert unknown.stderr == (
+        "p4reduce: h1: there is no command 'nosuchcmd': hosts have the programs of this machine\n"
+    )
+    assert p4reduce("exec", "h1", "--", "/etc/passwd").returncode == 126
+    assert p4reduce("exec", "h1", "--", "/no/such").returncode == 127
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("iperf") is None, reason="there is no iperf")
+def test_mininets_words_and_captures(name: str, tmp_path: Path) -> None:
+    """At the prompt: a host's name, and Mininet's command line with its iperf. --pcap makes its directory."""
+    captures = tmp_path / "new" / "captures"
+    done = subprocess.run(
+        [*P4REDUCE, "up", "rack", "--hosts", "2", "--cluster", name, "--pcap", str(captures)],
+        input="h1 ping -c 1 h2\nmininet\niperf h1 h2\niperfudp 1M h1 h2\nexit\nexit\n",
+        capture_output=True,
+        text=True,
+        timeout=UP_TIMEOUT_S + 60,
+        check=False,
+    )
+    assert "1 received" in done.stdout + done.stderr
+    assert "*** Results: ['" in done.stdout + done.stderr
+    assert "*** Results: ['1M', '" in done.stdout + done.stderr
+    assert list(captures.glob("*.pcap"))
+
+
 @pytest.mark.slow  # installs p4runtime-shell where that has not been done
 def test_shell_reads_the_running_switch(name: str) -> None:
     must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
@@ -209,7 +240,7 @@ def test_two_shells_on_a_switch(name: str) -> None:
     must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
     waits = "print('there', flush=True); import sys; sys.stdin.read()"
     with subprocess.Popen(
-        [sys.executable, "-m", "p4reduce", "shell", "s1", "-c", waits],
+        [*P4REDUCE, "shell", "s1", "-c", waits],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -232,7 +263,7 @@ def test_a_shell_ends_when_the_pipe_that_it_prints_into_closes(name: str) -> Non
     must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
     endless = "while True: print('x' * 100, flush=True)"
     with subprocess.Popen(
-        [sys.executable, "-m", "p4reduce", "shell", "s1", "-c", endless],
+        [*P4REDUCE, "shell", "s1", "-c", endless],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
