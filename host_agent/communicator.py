@@ -510,7 +510,9 @@ class Communicator:
     def leave(self, *, timeout_s: float = 60.0) -> None:
         """Finish what is queued, wait until all workers leave, and close. Idempotent.
 
-        After an error it only closes: the job has ended for everybody.
+        MismatchError if another waits in a collective that this worker has not called, CollectiveTimeoutError
+        if others have not left within `timeout_s`: that ends the job. After an error it only closes: the job
+        has ended for everybody.
         """
         if self._left:
             return

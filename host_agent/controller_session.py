@@ -34,6 +34,7 @@ from controller.security import diagnosis
 from controller.security.channels import open_channel
 from controller.security.files import TlsError, TlsFiles
 from host_agent.errors import (
+    CollectiveTimeoutError,
     CommunicatorError,
     ControllerUnreachableError,
     JobRefusedError,
@@ -132,7 +133,7 @@ class ControllerSession:
             what = f"job {request.job}" if gang is None else f"gang {gang.name}"
             planes = "" if gang is None else f"{gang.planes} planes of "
             raise JobRefusedError(
-                f"{what} still waits for {planes}{workers}: {session.missing} have not joined"
+                f"{what} still waits for {planes}{workers}: {session.missing} {session.have} not joined"
             )
         assert session.ready is not None
         return session.ready
@@ -199,17 +200,27 @@ class ControllerSession:
                 self._act()
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
-        """Wait until all workers leave. Where the job ends otherwise: see `error_of`."""
+        """Wait until all workers leave. Where the job ends otherwise: see `error_of`.
+
+        CollectiveTimeoutError where others do not leave in time, ControllerUnreachableError where the
+        controller is away.
+        """
         session = self._joined
         with self._changed:
             session.say(Leave(collectives))
             self._act()
-        if not self._wait(lambda: session.state is State.LEFT, timeout_s):
-            error = session.last_error
+        if self._wait(lambda: session.state is State.LEFT, timeout_s):
+            return
+        late = f"not all workers had left their job within {timeout_s:g} s"
+        if error := session.last_error:
             raise ControllerUnreachableError(
-                f"not all workers had left their job within {timeout_s:g} s"
-                + (f": the controller at {self.controller} is out of reach ({error})" if error else "")
+                f"{late}: the controller at {self.controller} is out of reach ({error})"
             )
+        who, have = (session.missing, session.have) if session.missing else ("others", "have")
+        raise CollectiveTimeoutError(
+            f"{late}: {who} {have} not, and may still compute ('p4reduce doctor' says more); "
+            "leave(timeout_s=...) waits longer"
+        )
 
     def close(self) -> None:
         """End the session; idempotent."""

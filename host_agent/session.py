@@ -120,7 +120,8 @@ _OVER: Final = (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
 class Session:
     """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
 
-    `ready`: the newest, in the present mode. `missing_*`: who has not joined. `last_error`: why there is no
+    `ready`: the newest, in the present mode. `missing_*`: who has not joined, or, where this worker leaves,
+    who has not left. `last_error`: why there is no
     stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
@@ -163,10 +164,16 @@ class Session:
 
     @property
     def missing(self) -> str:
-        """Who has not joined, in words; empty where nobody is known to be missing."""
+        """Who has not joined or left, in words; empty where nobody is known to be missing."""
         if self.missing_workers:
             return ", ".join(self.missing_workers)
-        return f"ranks {', '.join(map(str, self.missing_ranks))}" if self.missing_ranks else ""
+        ranks = ", ".join(map(str, self.missing_ranks))
+        return f"rank{'s' * (len(self.missing_ranks) > 1)} {ranks}" if ranks else ""
+
+    @property
+    def have(self) -> str:
+        """The verb that goes with `missing`."""
+        return "has" if len(self.missing_workers or self.missing_ranks) == 1 else "have"
 
     @property
     def rank(self) -> int:

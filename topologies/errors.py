@@ -9,3 +9,11 @@ class TopologyError(Exception):
 
 class UnsupportedError(TopologyError):
     """This machine's kernel or programs cannot do what was asked for."""
+
+
+class CommandError(TopologyError):
+    """A host cannot run a command; `exit_code` as shells have it."""
+
+    def __init__(self, text: str, *, exit_code: int) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import getpass
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from mininet.net import Mininet
 
 from controller.security.files import TlsFiles
 from controller.security.places import switch_directory
-from topologies import cleanup, disk, fault_wires, namespaces, state
+from topologies import cleanup, disk, fault_wires, namespaces, processes, state
 from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
 from topologies.faults import ClusterFaults
@@ -32,6 +33,7 @@ from topologies.links import FabricIntf, LinkShape, require_netem
 from topologies.machines import image
 from topologies.machines.fleet import Fleet
 from topologies.namespaces import run, run_inside
+from topologies.network import FabricNet
 from topologies.options import FabricOptions
 from topologies.processes import ProcessId, end
 from topologies.starting import last_words
@@ -111,7 +113,7 @@ class Fabric:
         run("sh", "-c", _NO_IPV6)
         setLogLevel("warning")
         Mininet.inited = True  # else it changes the machine's sysctls, which a namespace does not have
-        self.net = Mininet(build=False, controller=None, link=Link, intf=FabricIntf)
+        self.net = FabricNet(build=False, controller=None, link=Link, intf=FabricIntf)
         self._management_bridge()
         for number, switch in enumerate(self.layout.switches):
             self._switch(number, switch)
@@ -179,7 +181,7 @@ class Fabric:
         if old is not None:
             if old.alive():
                 raise TopologyError(
-                    f"cluster {name} is running already: take it down with 'p4reduce down --cluster {name}', "
+                    f"cluster {name} is running already: take it down with 'p4reduce down {name}', "
                     "or give the new one another name with --cluster"
                 )
             cleanup.remove(old)
@@ -188,10 +190,14 @@ class Fabric:
         namespaces.delete(namespace)  # nobody's: its state is gone
         directory.mkdir(parents=True, exist_ok=True)
         (directory / state.METRICS).mkdir()
+        if options.pcap is not None:
+            _make(options.pcap)
         self._state = ClusterState(
             name=name,
             namespace=namespace,
             owner=ProcessId.of(os.getpid()),
+            session=processes.session(),
+            started_by=os.environ.get("SUDO_USER", getpass.getuser()),
             topology=options.topology,
             target=options.switch.value,
             path_mtu=options.path_mtu,
@@ -391,6 +397,13 @@ class Fabric:
     def _node(self, name: str) -> P4RuntimeSwitch:
         node: P4RuntimeSwitch = self._network().get(name)
         return node
+
+
+def _make(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise TopologyError(f"captures cannot go into {directory}: {error.strerror}") from error
 
 
 # Nothing but what a worker sends may appear on a link; a kernel may have no IPv6.

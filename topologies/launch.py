@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from controller.telemetry.address import VARIABLE as METRICS_VARIABLE
-from topologies.errors import TopologyError
+from topologies.errors import CommandError, TopologyError
 from topologies.machines import access
 from topologies.processes import ProcessId, end
 from topologies.state import ClusterState, HostKind, HostState
@@ -39,13 +40,14 @@ def python(host: HostState) -> str:
 def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
     """Run `command` in `host`, on our own terminal and in our directory; its exit code.
 
-    `python3` is one with this project's packages in hosts of every kind. TopologyError where a machine ends
-    before the command.
+    `python3` is one with this project's packages in hosts of every kind. CommandError where it cannot be run,
+    TopologyError where a machine ends before the command.
     """
     if host.kind is not HostKind.ROCE:
         path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         told = {METRICS_VARIABLE: str(cluster.metrics), **cluster.environment_of(host)}
         env = {**told, **os.environ, "PATH": path}
+        _require_command(command[0], path)
         return subprocess.call([*namespace_command(host), *command], env=env)
     foreground = _foreground()
     terminal = foreground is True and sys.stdout.isatty()
@@ -64,6 +66,18 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
         except BaseException:
             client.kill()
             raise
+
+
+def _require_command(name: str, path: str) -> None:
+    """Or nsenter would complain, of itself."""
+    if shutil.which(name, path=path) is not None:
+        return
+    if "/" in name and Path(name).exists():
+        raise CommandError(f"{name} cannot be run: it is no program, or not executable", exit_code=126)
+    where = "file" if "/" in name else "command"
+    raise CommandError(
+        f"there is no {where} {name!r}: hosts have the programs of this machine", exit_code=127
+    )
 
 
 def _machine_environment(cluster: ClusterState, host: HostState) -> dict[str, str]:

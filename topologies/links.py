@@ -67,13 +67,24 @@ class LinkShape:
 
 
 def parse_rate_mbit(text: str) -> float | None:
-    """`100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; in Mbit/s."""
-    if text.lower() in ("none", "unlimited", "0"):
+    """`100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; in Mbit/s.
+
+    TopologyError for what could be megabytes as well: tc's `mbps` are, others' are not.
+    """
+    if text.strip().lower() in ("none", "unlimited"):
         return None
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmg])(?:b(?:it)?)?(?:/s|ps)?)?", text.strip().lower())
-    if match is None or float(match[1]) == 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(?:([kmg])(bit(?:/s|ps)?|b?(?:/s|ps)?))?", text.strip().lower())
+    if match is None:
         raise TopologyError(f"{text!r} is no rate: say 100mbit, 1gbit or none")
-    return float(match[1]) * {"k": 1e-3, "m": 1.0, "g": 1e3}[match[2] or "m"]
+    number, prefix, unit = float(match[1]), match[2] or "m", match[3] or ""
+    if number == 0:
+        raise TopologyError(f"{text!r} is no rate: say none for a link without a limit, or 100mbit, 1gbit")
+    if match[2] and not unit.startswith("bit"):
+        raise TopologyError(
+            f"{text!r} may mean bits or bytes: say {number:g}{prefix}bit, or {8 * number:g}{prefix}bit if "
+            "you mean bytes a second, as tc does by mbps"
+        )
+    return number * {"k": 1e-3, "m": 1.0, "g": 1e3}[prefix]
 
 
 def require_netem() -> None:

@@ -84,8 +84,8 @@ class FabricOptions:
             )
         if self.delay_ms < 0:
             raise TopologyError(f"a delay of {self.delay_ms:g} ms is negative")
-        if self.pcap is not None and not self.pcap.is_dir():
-            raise TopologyError(f"there is no directory {self.pcap} for captures: make it first")
+        if self.pcap is not None and self.pcap.exists() and not self.pcap.is_dir():
+            raise TopologyError(f"{self.pcap} is no directory: name one for captures")
         self._validate_kinds(len(layout.hosts))
         if self.switch is Target.BMV2:
             if self.switch_loss:

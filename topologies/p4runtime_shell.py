@@ -5,8 +5,10 @@ Release 0.0.6 pins protobuf below 3.21 and p4runtime 1.4.1, so it gets a virtual
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,30 +20,15 @@ from controller.security.places import operator_directory
 from soft_switch.build import user_cache
 from topologies.errors import TopologyError
 from topologies.namespaces import NETNS_DIRECTORY
+from topologies.processes import end
 from topologies.state import OPERATOR, ClusterState, SwitchState
 
 # pkg_resources, which its dependencies import, left setuptools with release 82.
 _REQUIREMENTS: Final = ("p4runtime-shell==0.0.6", "setuptools<81")
 _COMPLETE: Final = "complete"
-
-# The shell itself, with a script in IPython's place.
-_RUN_SCRIPT: Final = """
-import sys, traceback
-from p4runtime_sh import shell
-
-script, failed = sys.argv.pop(), []
-
-def run(user_ns, **_):
-    try:
-        exec(script, user_ns)
-    except BaseException:
-        traceback.print_exc()
-        failed.append(True)
-
-shell.start_ipython = run
-shell.main()
-sys.exit(bool(failed))
-"""
+_PROCESS: Final = Path(__file__).with_name("p4runtime_shell_process.py")
+# Run by its path, it would import the modules beside it before the user's.
+_RUN_PROCESS: Final = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_name='__main__')"
 
 
 def environment(*, progress: Callable[[str], None] = lambda text: None) -> Path:
@@ -61,30 +48,39 @@ def environment(*, progress: Callable[[str], None] = lambda text: None) -> Path:
 
 
 def run(
-    python: Path, cluster: ClusterState, switch: SwitchState, *, election_id: int, script: str | None = None
+    python: Path,
+    cluster: ClusterState,
+    switch: SwitchState,
+    *,
+    election_id: int | None,
+    script: str | None = None,
 ) -> int:
     """Open the shell in the cluster's namespace, on this terminal; its exit code.
 
-    With `script` it runs that instead of asking for commands.
+    With `script` it runs that instead of asking for commands. Without an election id it takes a free one.
     """
+    told = {"switch": switch.name, "wanted": election_id, "script": script}
     options = [
         *("--grpc-addr", switch.address),
         *("--device-id", str(switch.device_id)),
-        *("--election-id", f"0,{election_id}"),
+        *("--election-id", f"0,{election_id or 1}"),
     ]
     if cluster.tls:
         files = TlsFiles.of(operator_directory(cluster.certificates, OPERATOR) / SWITCHES)
         options += ["--ssl", "--cacert", str(files.ca), "--cert", str(files.cert)]
         options += ["--private-key", str(files.key)]
-    command = [str(python), "-m", "p4runtime_sh", *options]
-    if script is not None:
-        command = [str(python), "-c", _RUN_SCRIPT, *options, script]
     inside = ["nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--"]
-    return subprocess.run(
-        [*inside, *command],
+    shell = subprocess.Popen(
+        [*inside, str(python), "-c", _RUN_PROCESS, str(_PROCESS), json.dumps(told), *options],
         env={**os.environ, "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python"},
-        check=False,
-    ).returncode
+    )
+    # Ctrl-C is for the line that is typed in there.
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        return shell.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        end([shell])
 
 
 def _home() -> Path:

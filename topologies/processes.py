@@ -14,6 +14,7 @@ from typing import Any
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat (proc(5)), counted from the one behind the command
 _STATE = 0
+_PARENT = 4 - 3
 _THREADS = 20 - 3
 _POLL_S = 0.02
 
@@ -54,6 +55,22 @@ class ProcessId:
                 return  # it ended by itself meanwhile
 
 
+def session() -> ProcessId:
+    """The leader of the session that this process was called from: of a terminal, its shell.
+
+    Passed over are a session that this process has to itself (`setsid`), and one that sudo opened for it.
+    """
+    leader = os.getsid(0)
+    while leader == os.getpid() or _is_sudo(leader):
+        fields = _stat(leader)
+        parent = 0 if fields is None else int(fields[_PARENT])
+        leader = os.getsid(parent) if parent > 0 else 0
+    try:
+        return ProcessId.of(leader)
+    except ProcessLookupError:  # it has ended, or is none of this container's
+        return ProcessId(leader, 0)
+
+
 def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
     """End processes: SIGTERM, and SIGKILL for those still there after `grace_s`."""
     wanted = [process for process in processes if process.pid != os.getpid()]
@@ -91,6 +108,13 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:
             return False
         time.sleep(_POLL_S)
     return True
+
+
+def _is_sudo(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == "sudo\n"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -112,7 +112,9 @@ class LinkState:
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterState:
-    """A cluster; `owner` runs it, `controller` is host:port for agents, `control_socket` for others.
+    """A cluster; `owner` runs it, `session` is where that was called, by the user `started_by`.
+
+    `controller` is host:port for agents, `control_socket` for others.
 
     `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches, `intra_rate_mbit` of the
     channel into each GPU of a host (None: as fast as memory is). `controller_start`
@@ -128,6 +130,8 @@ class ClusterState:
     rate_mbit: float | None
     controller: str
     control_socket: str
+    session: ProcessId | None = None
+    started_by: str = ""
     uplink_rate_mbit: float | None = None
     gpus_per_host: int = 1
     intra_rate_mbit: float | None = None
@@ -299,7 +303,7 @@ def running(name: str | None = None) -> ClusterState:
         if state is not None and not state.alive():
             raise TopologyError(
                 f"there is no running cluster {name!r}, it was killed: "
-                f"'p4reduce down --cluster {name}' removes what is left of it"
+                f"'p4reduce down {name}' removes what is left of it"
             )
         if state is None:
             others = ", ".join(other.name for other in all_clusters() if other.alive())
@@ -367,6 +371,7 @@ def _decode(raw: dict[str, Any]) -> ClusterState:
     fields = {
         **raw,
         "owner": ProcessId(**raw["owner"]),
+        "session": _process(raw.get("session")),
         "controller_process": _process(raw["controller_process"]),
         "controller_start": _start(raw.get("controller_start")),
         "wires": _wires(raw.get("wires")),

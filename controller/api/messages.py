@@ -241,7 +241,10 @@ class Called:
 
 @dataclass(frozen=True)
 class Waiting:
-    """These ranks have not joined. `missing_workers`: nor have these, in words, of all planes of a gang."""
+    """These ranks have not joined; to a worker that leaves: have not left.
+
+    `missing_workers`: nor have these, in words, of all planes of a gang.
+    """
 
     missing_ranks: tuple[int, ...]
     missing_workers: tuple[str, ...] = ()

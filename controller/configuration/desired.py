@@ -99,7 +99,14 @@ class _Mistakes:
         try:
             yield
         except DocumentError as error:
-            self.found.append(error)
+            self.note(error)
+
+    def note(self, error: DocumentError) -> None:
+        self.found.append(error)
+
+    def mapping(self, given: Marked, known: tuple[str, ...] | None = None) -> dict[str, Marked]:
+        """Its keys and values, without those keys that are wrong."""
+        return given.mapping(known, note=self.note)
 
     def raise_if_any(self) -> None:
         if self.found:
@@ -160,7 +167,7 @@ class _Reader:
             return
         read = {"job_slots": _slots, "tenants": self._tenants, "preemption": Marked.flag}
         quotas: dict[str, Any] = {}
-        for name, value in given.mapping(known=tuple(read)).items():
+        for name, value in self.mistakes.mapping(given, tuple(read)).items():
             with self.mistakes.noting():
                 quotas[name] = read[name](value)
         try:
@@ -171,21 +178,60 @@ class _Reader:
 
     def _tenants(self, given: Marked) -> dict[str, Any]:
         tenants = {}
-        for name, tenant in given.mapping().items():
+        for name, tenant in self.mistakes.mapping(given).items():
             with self.mistakes.noting():
-                tenants[name] = _tenant(tenant)
+                tenants[name] = self._tenant(tenant)
         return tenants
+
+    def _tenant(self, given: Marked) -> dict[str, Any]:
+        read = {"weight": Marked.positive, "slots": _slots}
+        tenant: dict[str, Any] = {}
+        for name, value in self.mistakes.mapping(given, tuple(read)).items():
+            with self.mistakes.noting():
+                tenant[name] = read[name](value)
+        return tenant
 
     # Groups.
 
     def read_groups(self, given: Marked | None) -> None:
         for switch, groups in self._by_switch(given):
             with self.mistakes.noting():
-                for text, replicas in groups.mapping().items():
+                for text, replicas in self.mistakes.mapping(groups).items():
+                    number = None
                     with self.mistakes.noting():
                         number = _group_number(replicas, text)
                         self.groups.add((switch, number))
-                        self._add(switch, Group(number, _replicas(replicas)), replicas)
+                    with self.mistakes.noting():
+                        found = self._replicas(replicas)
+                        if number is not None:
+                            self._add(switch, Group(number, found), replicas)
+
+    def _replicas(self, given: Marked) -> tuple[tuple[int, int], ...]:
+        """(port, instance) of each replica, sorted; a bare port has instance 1."""
+        found: set[tuple[int, int]] = set()
+        items = given.items()
+        if not items:
+            raise given.wrong("a group needs at least one port")
+        for item in items:
+            with self.mistakes.noting():
+                replica = self._replica(item)
+                if replica in found:
+                    port, instance = replica
+                    raise item.wrong(f"port {port} with instance {instance} is given twice")
+                found.add(replica)
+        return tuple(sorted(found))
+
+    def _replica(self, item: Marked) -> tuple[int, int]:
+        if not item.is_mapping:
+            return _port(item), 1
+        values = self.mistakes.mapping(item, ("port", "instance"))
+        instance = 1
+        if "instance" in values:
+            with self.mistakes.noting():
+                instance = values["instance"].number(0, _MAX_INSTANCE)
+        if "port" not in values:
+            raise item.wrong("a replica has a port: 'port' is missing")
+        return _port(values["port"]), instance
 
     # Entries.
 
@@ -196,38 +242,68 @@ class _Reader:
                 for item in entries.items():
                     with self.mistakes.noting():
                         entry = self._entry(item, switch)
-                        self._add(switch, entry, item)
-                        self._room(switch, entry, item, counts)
+                        if entry is not None:
+                            self._add(switch, entry, item)
+                            self._room(switch, entry, item, counts)
 
-    def _entry(self, item: Marked, switch: str) -> TableEntry:
-        values = item.mapping(known=("table", "match", "action", "params"))
-        for name in ("table", "match", "action"):
-            if name not in values:
-                raise item.wrong(
-                    f"an entry has a table, a match, an action and its params: {name!r} is missing"
+    def _entry(self, item: Marked, switch: str) -> TableEntry | None:
+        """None where something is wrong with it, all of which is noted."""
+        before = len(self.mistakes.found)
+        values = self.mistakes.mapping(item, ("table", "match", "action", "params"))
+        missing = [name for name in ("table", "match", "action") if name not in values]
+        if missing:
+            self.mistakes.note(
+                item.wrong(
+                    "an entry has a table, a match, an action and its params: "
+                    f"{', '.join(map(repr, missing))} {_is(missing)} missing"
                 )
+            )
+        if "table" not in values:  # which says what all else may be
+            return None
         with _words(values["table"]):
             table = self.vocabulary.table(values["table"].text())
         if table.name in JOB_TABLES:
             raise values["table"].wrong(
                 f"{table.name} belongs to the jobs: the controller fills it when workers join"
             )
-        match = _named(values["match"], table.fields, f"table {table.name}")
+        match: list[tuple[str, int | tuple[int, int]]] = []
+        with self.mistakes.noting():
+            if "match" in values:
+                named = self._named(values["match"], table.fields, f"table {table.name}", at=item)
+                for key in table.fields:
+                    if key.name in named:
+                        with self.mistakes.noting(), _words(named[key.name]):
+                            match.append((key.name, self.vocabulary.match(key, named[key.name].text())))
+        given: list[tuple[str, int]] = []
+        if "action" not in values:  # which says what its parameters may be
+            return None
         with _words(values["action"]):
             action = self.vocabulary.action(table, values["action"].text())
-        fields = table.actions[action]
-        params = _named(values.get("params"), fields, f"action {action}", at=item)
-        found: list[tuple[str, int | tuple[int, int]]] = []
-        for key in table.fields:
-            with _words(match[key.name]):
-                found.append((key.name, self.vocabulary.match(key, match[key.name].text())))
-        given: list[tuple[str, int]] = []
-        for param in fields:
-            with _words(params[param.name]):
-                given.append((param.name, self.vocabulary.param(param, params[param.name].text())))
-        entry = TableEntry(table.name, tuple(found), action, tuple(given))
+        params = self._named(values.get("params"), table.actions[action], f"action {action}", at=item)
+        for param in table.actions[action]:
+            if param.name in params:
+                with self.mistakes.noting(), _words(params[param.name]):
+                    given.append((param.name, self.vocabulary.param(param, params[param.name].text())))
+        if len(self.mistakes.found) > before:
+            return None
+        entry = TableEntry(table.name, tuple(match), action, tuple(given))
         self._check_group(entry, params, switch)
         return entry
+
+    def _named(
+        self, given: Marked | None, fields: Sequence[Any], of: str, *, at: Marked
+    ) -> dict[str, Marked]:
+        """The values of fields by name. Notes those that there are not, and those that are missing."""
+        names = [field.name for field in fields]
+        has = f"{of} has {', '.join(names) or 'none'}"
+        values = {} if given is None else self.mistakes.mapping(given)
+        for name, value in values.items():
+            if name not in names:
+                self.mistakes.note(value.wrong(f"there is no {name!r} here: {has}"))
+        missing = [name for name in names if name not in values]
+        if missing and values.keys() <= {*names}:  # else a wrong name may stand for what is missing
+            self.mistakes.note((given or at).wrong(f"{', '.join(missing)} {_is(missing)} missing: {has}"))
+        return values
 
     def _check_group(self, entry: TableEntry, params: Mapping[str, Marked], switch: str) -> None:
         if entry.action != FLOOD:
@@ -241,7 +317,7 @@ class _Reader:
     # Both.
 
     def _by_switch(self, given: Marked | None) -> Iterator[tuple[str, Marked]]:
-        for name, value in given.mapping().items() if given is not None else ():
+        for name, value in self.mistakes.mapping(given).items() if given is not None else ():
             with self.mistakes.noting():
                 if name not in self.found:
                     raise value.wrong(f"there is no switch {name!r}; known are {', '.join(self.switches)}")
@@ -282,31 +358,12 @@ def _words(where: Marked) -> Iterator[None]:
         raise where.wrong(str(error)) from error
 
 
-def _named(
-    given: Marked | None, fields: Sequence[Any], of: str, *, at: Marked | None = None
-) -> dict[str, Marked]:
-    """The values of all fields by name, no more and no less."""
-    names = [field.name for field in fields]
-    values = given.mapping() if given is not None else {}
-    has = f"{of} has {', '.join(names) or 'none'}"
-    for name, value in values.items():
-        if name not in names:
-            raise value.wrong(f"there is no {name!r} here: {has}")
-    missing = [name for name in names if name not in values]
-    if missing:
-        where = given if given is not None else at
-        assert where is not None
-        raise where.wrong(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing: {has}")
-    return values
-
-
 def _slots(given: Marked) -> int | None:
     return None if given.is_null else given.number(0, _MOST_SLOTS)
 
 
-def _tenant(given: Marked) -> dict[str, Any]:
-    read = {"weight": Marked.positive, "slots": _slots}
-    return {name: read[name](value) for name, value in given.mapping(known=tuple(read)).items()}
+def _is(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 def _group_number(where: Marked, text: str) -> int:
@@ -325,26 +382,6 @@ def _group_number(where: Marked, text: str) -> int:
     if not 0 < number <= _MAX_GROUP:
         raise where.wrong(f"group {number} is not within 1..{_MAX_GROUP}")
     return number
-
-
-def _replicas(given: Marked) -> tuple[tuple[int, int], ...]:
-    """(port, instance) of each replica, sorted; a bare port has instance 1."""
-    found: set[tuple[int, int]] = set()
-    for item in given.items():
-        if item.is_mapping:
-            values = item.mapping(known=("port", "instance"))
-            if "port" not in values:
-                raise item.wrong("a replica has a port: 'port' is missing")
-            port = _port(values["port"])
-            instance = values["instance"].number(0, _MAX_INSTANCE) if "instance" in values else 1
-        else:
-            port, instance = _port(item), 1
-        if (port, instance) in found:
-            raise item.wrong(f"port {port} with instance {instance} is given twice")
-        found.add((port, instance))
-    if not found:
-        raise given.wrong("a group needs at least one port")
-    return tuple(sorted(found))
 
 
 def _port(given: Marked) -> int:

@@ -6,6 +6,7 @@ Scalars stay text: the reader decides what `1:20`, `on` or `010` mean, not YAML.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import yaml
@@ -57,8 +58,13 @@ class Marked:
         """Whether it has keys."""
         return isinstance(self.node, yaml.MappingNode)
 
-    def mapping(self, known: tuple[str, ...] | None = None) -> dict[str, Marked]:
-        """Keys and values; null is an empty one. With `known`, any other key is an error."""
+    def mapping(
+        self, known: tuple[str, ...] | None = None, *, note: Callable[[DocumentError], None] | None = None
+    ) -> dict[str, Marked]:
+        """Keys and values; null is an empty one. With `known`, any other key is an error.
+
+        With `note`, keys that are wrong are left out and told to that, and all others are looked at.
+        """
         if self.is_null:
             return {}
         if not isinstance(self.node, yaml.MappingNode):
@@ -67,10 +73,16 @@ class Marked:
         for key_node, value_node in self.node.value:
             key = Marked(key_node, self.path)
             name = key.text()
+            error = None
             if name in values:
-                raise key.wrong(f"{name!r} is given twice")
-            if known is not None and name not in known:
-                raise key.wrong(f"{name!r} is not known here; known are {', '.join(known)}")
+                error = key.wrong(f"{name!r} is given twice")
+            elif known is not None and name not in known:
+                error = key.wrong(f"{name!r} is not known here; known are {', '.join(known)}")
+            if error is not None and note is not None:
+                note(error)
+                continue
+            if error is not None:
+                raise error
             values[name] = Marked(value_node, f"{self.path}.{name}" if self.path else name)
         return values
 

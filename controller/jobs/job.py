@@ -354,12 +354,17 @@ class Job:
         worker.leaving, worker.left_after, worker.in_collective = True, collectives, None
         if not self.live:
             return
-        if all(worker.leaving for worker in self.workers.values()):
+        there = tuple(sorted(rank for rank, worker in self.workers.items() if not worker.leaving))
+        if not there:
             self._finish(Left())
-        elif self.comparison is not None:
+            return
+        if self.comparison is not None:
             self._compared(now)
         else:
             self._find_who_waits_in_vain(now)
+        if self.comparison is None:
+            for other in sorted(self.workers.keys() - {*there}):
+                self._tell(other, Waiting(there))
 
     def _abort(self, rank: int, reason: str) -> None:
         """A worker wants the job to end; an elastic one goes on without it."""

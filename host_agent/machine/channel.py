@@ -63,7 +63,8 @@ class Lane:
     """Steps that all workers of a machine take alike, each in one thread at a time.
 
     `stalled(seconds, local_ranks)` is called while a step waits for those, and may raise. Errors: what the
-    machine failed with (`Meeting.failure`); MismatchError where workers have called different collectives.
+    machine failed with (`Meeting.failure`); MismatchError where workers have called different collectives, or
+    a step waits for one that has left.
     """
 
     def __init__(self, meeting: Meeting, number: int, *, stalled: Callable[[float, list[int]], None]) -> None:
@@ -78,6 +79,7 @@ class Lane:
             for region in meeting.regions
         ]
         self._step = 0  # this one's number is one more
+        self._what = ""
 
     def slot(self) -> Bytes:
         """This worker's slot of the next step, to be filled."""
@@ -86,6 +88,7 @@ class Lane:
 
     def post(self, what: str) -> None:
         """It is filled. `what` the user has called: the same at all workers."""
+        self._what = what
         words = what.encode()[:_WORDS]
         self._mine[: len(words)] = np.frombuffer(words, np.uint8)
         self._mine[len(words) : _WORDS] = 0
@@ -117,15 +120,30 @@ class Lane:
             while not library().p4r_counter_wait(counter, value & 0xFFFFFFFF, _LOOK_NS):
                 if self._meeting.failure is not None:
                     raise self._meeting.failure
+                left = dict(self._meeting.left)  # now: what they posted before is there
                 late = [
                     other
                     for other in range(rank, len(counters))
                     if not library().p4r_counter_wait(counters[other], value & 0xFFFFFFFF, 0)
                 ]
+                if gone := left.keys() & {*late}:
+                    raise MismatchError(self._in_vain({one: left[one] for one in gone}))
                 if late:
                     self._stalled(time.monotonic() - began, late)
         if self._meeting.failure is not None:
             raise self._meeting.failure
+
+    def _in_vain(self, left: dict[int, int]) -> str:
+        first = self._meeting.who.rank - self._rank
+        gone = (
+            f"rank {first + rank} has left after {calls} collective{'s' * (calls != 1)}"
+            for rank, calls in sorted(left.items())
+        )
+        return (
+            f"the workers disagree about how many collectives there are: {'; '.join(gone)}; "
+            f"rank {self._meeting.who.rank}: {self._what}, as one more. All workers have to call the same "
+            "collectives in the same order"
+        )
 
     def _difference(self, said: list[bytes]) -> str:
         first = self._meeting.who.rank - self._rank

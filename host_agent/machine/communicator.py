@@ -119,6 +119,7 @@ class MachineCommunicator(Communicator):
         self._failure: BaseException | None = None
         self._tally = Tally()
         self._what = ""
+        self._called = 0
         self._running_since = time.monotonic()
         self._lane = Lane(meeting, 0, stalled=self._stalled)
         self._results = Lane(meeting, 1, stalled=self._stalled)
@@ -405,6 +406,7 @@ class MachineCommunicator(Communicator):
         try:
             self._order.shutdown(wait=True)
             self._gathering.shutdown(wait=True)
+            self._meeting.leave(self._called)
             self.plane.leave(timeout_s=timeout_s)
         except BaseException as error:
             self._fail(error)
@@ -423,6 +425,7 @@ class MachineCommunicator(Communicator):
         self._require_no_failure(call.what)
         if self._left:
             raise CommunicatorClosedError(f"{call.what}: this communicator has left its job; join again")
+        self._called += 1
         return self._order.submit(self._to_its_end, call)
 
     def _now(self, call: Call[T]) -> T:

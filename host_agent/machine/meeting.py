@@ -54,13 +54,15 @@ class Who:
 class Meeting:
     """A worker among those of its machine. `regions`: each one's memory, by local rank, shared by all.
 
-    `failure`: why they cannot go on together; it never goes away again.
+    `failure`: why they cannot go on together; it never goes away again. `left`: who, by local rank, has left
+    its job after so many collectives, and takes no more steps than it had taken then.
     """
 
     def __init__(self, who: Who, regions: list[NDArray[np.uint8]], peers: dict[int, socket.socket]) -> None:
         self.who = who
         self.regions = regions
         self.failure: CommunicatorError | None = None
+        self.left: dict[int, int] = {}
         self._peers = peers  # by local rank: of 0 all others, of others 0 alone
         self._parted: set[int] = set()
         self._closing = False
@@ -83,6 +85,10 @@ class Meeting:
     def fail(self, error: CommunicatorError | str) -> None:
         """Tell the others that this worker cannot go on. Idempotent."""
         self._fail(error if isinstance(error, CommunicatorError) else WorkerLostError(error), told_by=None)
+
+    def leave(self, collectives: int) -> None:
+        """Tell the others that this worker has called so many collectives, and calls no more."""
+        self._tell({"left": self.who.local_rank, "collectives": collectives})
 
     def close(self) -> None:
         """Part from the others, whom that does not harm: they have what they need, or have failed."""
@@ -108,13 +114,16 @@ class Meeting:
             callbacks, self._callbacks = self._callbacks, []
         rank = error.rank if isinstance(error, JobEndedError) else None
         said = {"failed": str(error)[:_REASON_CHARACTERS], "kind": type(error).__name__, "rank": rank}
-        text = json.dumps(said)
+        self._tell(said, told_by=told_by)
+        for callback in callbacks:
+            callback(error)
+
+    def _tell(self, said: dict[str, Any], *, told_by: int | None = None) -> None:
+        text = json.dumps(said).encode()
         for rank, peer in self._peers.items():
             if rank != told_by:
                 with contextlib.suppress(OSError):
-                    peer.send(text.encode())
-        for callback in callbacks:
-            callback(error)
+                    peer.send(text)
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -141,6 +150,9 @@ class Meeting:
         message = json.loads(said)
         if "parts" in message:
             self._parted.add(rank)
+        elif "left" in message:
+            self.left[message["left"]] = message["collectives"]
+            self._tell(message, told_by=rank)  # by 0, to whom others have no connection
         elif "failed" in message:
             self._fail(_error(message), told_by=rank)
         return True

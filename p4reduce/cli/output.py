@@ -5,33 +5,22 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
+from p4reduce.cli.fitting import Column as Column  # commands have it from here
+from p4reduce.cli.fitting import fitted
 from topologies.errors import TopologyError
 
 _PIPE_WIDTH = 200  # a pipe has no width: tables are not to be cut at 80 columns
 
 Row = dict[str, Any]
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column: the key of a row's value, its heading, and how people see the value."""
-
-    key: str
-    heading: str
-    show: Callable[[Any], str] = str
-    right: bool = False
 
 
 def complain(text: str) -> None:
@@ -46,6 +35,11 @@ def say(text: str, *, style: str | None = None) -> None:
     _console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
+def say_line(text: str) -> None:
+    """A sentence on stdout, of which a terminal shows as much as fits a line."""
+    _console().print(text, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
+
+
 def note(text: str, *, style: str | None = None) -> None:
     """A remark that is not what was asked for, on stderr."""
     _console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
@@ -57,21 +51,36 @@ def show(renderable: RenderableType) -> None:
 
 
 def show_rows(
-    rows: Sequence[Row], columns: Sequence[Column], *, title: str, as_json: bool, hint: str = ""
+    rows: Sequence[Row],
+    columns: Sequence[Column],
+    *,
+    title: str,
+    as_json: bool,
+    hint: str = "",
+    instead: Callable[[], Iterable[str]] | None = None,
 ) -> None:
-    """A table, or as JSON the list of its rows with all their keys. `hint`: why there may be none."""
+    """A table that fits, or as JSON the list of its rows with all their keys. `hint`: why there may be none.
+
+    `instead`: lines in place of a table that has too many columns to fit.
+    """
     if as_json:
         say_json(list(rows))
         return
     if not rows:
         say(f"{title}: none{hint}")
         return
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column.heading, justify="right" if column.right else "left")
-    for row in rows:
-        table.add_row(*(Text(column.show(row[column.key])) for column in columns))  # no markup
-    show(table)
+    console = _console()
+    found = fitted(title, columns, rows, console)
+    if instead is not None and (found.left_out or not found.fits):
+        say(title)
+        for line in instead():
+            say(line)
+        return
+    console.print(found.table)
+    if found.shared:
+        say(found.shared if len(rows) == 1 else f"in all rows: {found.shared}")
+    if found.left_out:
+        say(f"no room for {', '.join(found.left_out)}: a wider terminal or --json shows them")
 
 
 def say_json(value: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from mininet.cli import CLI
 from mininet.log import setLogLevel
 
+from p4reduce.cli.app import Commands
 from p4reduce.cli.failing import guarded
 from p4reduce.cli.output import complain, say
 from topologies.errors import TopologyError
@@ -27,6 +28,7 @@ _HELP = """\
   push                                load the P4 program anew
   plan|apply FILE, rollback           what the switches shall hold besides
   shell s1                            p4runtime-shell on the switch
+  h1 ping h2, exec h1 -- COMMAND      a command in a host
   mininet                             Mininet's own command line (exit: back here)
   exit                                take the cluster down
 Every command takes --help."""
@@ -65,7 +67,7 @@ class Prompt:
             return True
         if not words:
             return True
-        if words[0] in _LEAVE:
+        if words[0] in _LEAVE and words[1:] in ([], [self._fabric.state.name]):
             return False
         if words[0] == "help":
             say(_HELP)
@@ -75,12 +77,42 @@ class Prompt:
             setLogLevel("warning")
         elif words[0] in _ELSEWHERE:
             complain(f"'{words[0]}' needs a terminal of its own")
+        elif words[0] in self._hosts:
+            self._in_host(words)
+        elif hint := self._hint(words[0]):
+            complain(hint)
         else:
             debug = "--debug" in words
-            arguments = [word for word in words if word != "--debug"]
-            with self._fabric.outside():  # as in another terminal
-                guarded(lambda: self._commands.main(args=arguments, prog_name="p4reduce"), debug=debug)
+            self._command([word for word in words if word != "--debug"], debug=debug)
         return True
+
+    def _command(self, arguments: list[str], *, debug: bool = False) -> None:
+        with self._fabric.outside():  # as in another terminal
+            guarded(lambda: self._commands.main(args=arguments, prog_name="p4reduce"), debug=debug)
+
+    @property
+    def _hosts(self) -> dict[str, str]:
+        """Addresses by name."""
+        return {host.name: host.ip for host in self._fabric.state.hosts}
+
+    def _in_host(self, words: list[str]) -> None:
+        """`h1 ping h2`, as in Mininet: hosts' names stand for their addresses."""
+        host, *command = words
+        if not command:
+            complain(f"{host} is a host: '{host} COMMAND...' runs a command there")
+            return
+        self._command(["exec", host, "--", *(self._hosts.get(word, word) for word in command)])
+
+    def _hint(self, word: str) -> str:
+        """What somebody who knows Mininet may have meant; empty where it is a command."""
+        if any(word == switch.name for switch in self._fabric.state.switches):
+            return (
+                f"{word} is a switch: 'shell {word}' opens p4runtime-shell on it, 'show slots' and 'show "
+                "ports' say what it has; 'mininet' runs commands where its process runs"
+            )
+        if word not in Commands.places and hasattr(CLI, f"do_{word}"):
+            return f"'{word}' is Mininet's: say 'mininet' for its own command line ('exit' there: back here)"
+        return ""
 
     def _read(self, prompt: str) -> str | None:
         """The next line; None at the end of input. Ctrl-C gives up the line, as in a shell."""

@@ -40,7 +40,7 @@ def stay(
         except BaseException:
             cleanup.take_down(running(name))  # as it is without `detach`
             raise
-        output.say(f"cluster {name} is up: 'p4reduce down --cluster {name}' takes it down")
+        output.say(f"cluster {name} is up: 'p4reduce down {name}' takes it down")
         return
     with ending_on_signals(), ExitStack() as stack:
         if hold:

@@ -33,7 +33,7 @@ def control(facts: Facts) -> Iterator[Finding]:
             code="left-behind",
             severity=Severity.NOTE,
             says=f"cluster {name} was killed, and what it started may still run",
-            do=(f"p4reduce down --cluster {name}",),
+            do=(f"p4reduce down {name}",),
         )
 
 

@@ -67,7 +67,11 @@ class Document:
         try:
             return model.model_validate({} if value is None else value)
         except ValidationError as error:
-            details = error.errors(include_url=False)
+            details = [
+                detail
+                for found in error.errors(include_url=False)
+                for detail in (found, *_behind_tag(found, model))
+            ]
             places = [(self._place(detail), _why(detail, model)) for detail in details]
             raise self._wrong(places) from error
 
@@ -148,8 +152,35 @@ def _why(detail: ErrorDetails, model: type[BaseModel]) -> str:
     return message if said else f"{given!r}: {message}"
 
 
+def _behind_tag(detail: ErrorDetails, model: type[BaseModel]) -> list[ErrorDetails]:
+    """What else is wrong with a mapping whose kind is wrong: as the kind that has most of its keys."""
+    if detail["type"] not in ("union_tag_invalid", "union_tag_not_found") or not isinstance(
+        detail["input"], dict
+    ):
+        return []
+    given, tag = detail["input"], str(detail["ctx"]["discriminator"]).strip(_QUOTE)
+    parts = [part for part in _parts_at(model, detail["loc"]) if tag in part.model_fields]
+    if not parts:
+        return []
+    part = max(parts, key=lambda one: len(given.keys() & one.model_fields.keys()))
+    (kind,) = get_args(_type(part, tag))
+    try:
+        part.model_validate({**given, tag: kind})
+    except ValidationError as error:
+        return [
+            {**found, "loc": (*detail["loc"], kind, *found["loc"])}
+            for found in error.errors(include_url=False)
+        ]
+    return []
+
+
 def _known_at(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys of the mapping at a location. Indices and the tags of unions lead no deeper."""
+    """The keys of the mapping at a location."""
+    return list(dict.fromkeys(key for part in _parts_at(model, location) for key in part.model_fields))
+
+
+def _parts_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
+    """What a mapping at a location may be. Indices and the tags of unions lead no deeper."""
     here = [model]
     for word in location:
         deeper = [found for part in here if word in part.model_fields for found in _models(_type(part, word))]
@@ -157,7 +188,7 @@ def _known_at(model: type[BaseModel], location: Location) -> list[str]:
             part for part in here if "kind" in part.model_fields and word in get_args(_type(part, "kind"))
         ]
         here = deeper or tagged or here
-    return list(dict.fromkeys(key for part in here for key in part.model_fields))
+    return here
 
 
 def _type(model: type[BaseModel], key: int | str) -> Any:

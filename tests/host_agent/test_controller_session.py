@@ -37,6 +37,7 @@ from controller.api.messages import (
 )
 from host_agent.controller_session import ControllerSession
 from host_agent.errors import (
+    CollectiveTimeoutError,
     CommunicatorError,
     ControllerUnreachableError,
     JobEndedError,
@@ -568,6 +569,13 @@ def test_a_worker_whose_job_went_on_without_it_does_not_belong_to_it(play: Any) 
     ended = pb.Ended(reason="it goes on without rank 1", rank=1)
     session = joined(play, script("join", LEASED, "heartbeat", ended))
     assert not session.confirm(timeout_s=20)
+
+
+def test_who_leaves_before_the_others_says_who_they_are(play: Any) -> None:
+    waiting = pb.Waiting(missing_ranks=[1])
+    session = joined(play, script("join", READY, "leave", waiting, OVER))
+    with pytest.raises(CollectiveTimeoutError, match=r"within 2 s: rank 1 has not, and may still compute"):
+        session.leave(timeout_s=2)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from topologies.state import ClusterState
 
 UP_TIMEOUT_S = 120.0
 MACHINES_UP_TIMEOUT_S = UP_TIMEOUT_S + BOOT_TIMEOUT_S  # so that what does not boot says so itself
-_P4REDUCE = (sys.executable, "-m", "p4reduce")
+P4REDUCE = (sys.executable, "-m", "p4reduce")
 
 # Of hosts, switches, machines and the management network. What other tests make has other names.
 _CLUSTERS = re.compile(r"(w-)?[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
@@ -27,7 +27,7 @@ _CLUSTERS = re.compile(r"(w-)?[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
 def p4reduce(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     return subprocess.run(
-        [*_P4REDUCE, *arguments],
+        [*P4REDUCE, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -51,7 +51,7 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     It hears SIGINT also where the tests run in a shell's background, which ignores it.
     """
     process = subprocess.Popen(
-        ["env", "--default-signal=INT", *_P4REDUCE, *arguments],
+        ["env", "--default-signal=INT", *P4REDUCE, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

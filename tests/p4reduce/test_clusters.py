@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.p4reduce.clusters import UP_TIMEOUT_S, Traces, must, p4reduce, ready, started
+from tests.p4reduce.clusters import P4REDUCE, UP_TIMEOUT_S, Traces, must, p4reduce, ready, started
 from topologies import state
 from topologies.processes import wait_until
 
@@ -191,6 +192,36 @@ def test_modules_in_the_working_directory_are_not_ours(
         assert done.returncode == 0, done.stderr
 
 
+def test_what_a_host_cannot_run(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    unknown = p4reduce("exec", "h1", "--", "nosuchcmd")
+    assert unknown.returncode == 127
+    assert unknown.stderr == (
+        "p4reduce: h1: there is no command 'nosuchcmd': hosts have the programs of this machine\n"
+    )
+    assert p4reduce("exec", "h1", "--", "/etc/passwd").returncode == 126
+    assert p4reduce("exec", "h1", "--", "/no/such").returncode == 127
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("iperf") is None, reason="there is no iperf")
+def test_mininets_words_and_captures(name: str, tmp_path: Path) -> None:
+    """At the prompt: a host's name, and Mininet's command line with its iperf. --pcap makes its directory."""
+    captures = tmp_path / "new" / "captures"
+    done = subprocess.run(
+        [*P4REDUCE, "up", "rack", "--hosts", "2", "--cluster", name, "--pcap", str(captures)],
+        input="h1 ping -c 1 h2\nmininet\niperf h1 h2\niperfudp 1M h1 h2\nexit\nexit\n",
+        capture_output=True,
+        text=True,
+        timeout=UP_TIMEOUT_S + 60,
+        check=False,
+    )
+    assert "1 received" in done.stdout + done.stderr
+    assert "*** Results: ['" in done.stdout + done.stderr
+    assert "*** Results: ['1M', '" in done.stdout + done.stderr
+    assert list(captures.glob("*.pcap"))
+
+
 @pytest.mark.slow  # installs p4runtime-shell where that has not been done
 def test_shell_reads_the_running_switch(name: str) -> None:
     must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
@@ -198,4 +229,47 @@ def test_shell_reads_the_running_switch(name: str) -> None:
     assert must("shell", "s1", "--command", count).splitlines()[-1] == "2"  # a route a host
     wrong = p4reduce("shell", "s1", "--command", "TableEntry('nix')")
     assert wrong.returncode == 1
+    assert "SwitchIngress.forward.route" in must("shell", "s1", "-c", "print(tables)").splitlines()
+    left = "import sys; sys.exit(3)"
+    assert p4reduce("shell", "s1", "-c", left).returncode == 3
     must("allreduce", "--bytes", "64K", "--verify")  # the controller is still primary
+
+
+@pytest.mark.slow
+def test_two_shells_on_a_switch(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    waits = "print('there', flush=True); import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [*P4REDUCE, "shell", "s1", "-c", waits],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "there\n"
+        second = p4reduce("shell", "s1", "-c", "print(len(list(tables)) > 5)")
+        assert second.stdout == "True\n"
+        assert "election id 2" in second.stderr
+        refused = p4reduce("shell", "s1", "--election-id", "1", "-c", "pass")
+        assert refused.returncode == 1
+        assert "election id 1 of s1 is another controller's: without --election-id" in refused.stderr
+        assert "CRITICAL" not in refused.stderr
+        first.communicate()
+    assert must("shell", "s1", "-c", "print(tables)")
+
+
+@pytest.mark.slow
+def test_a_shell_ends_when_the_pipe_that_it_prints_into_closes(name: str) -> None:
+    must("up", "rack", "--hosts", "2", "--cluster", name, "--detach")
+    endless = "while True: print('x' * 100, flush=True)"
+    with subprocess.Popen(
+        [*P4REDUCE, "shell", "s1", "-c", endless],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        shell.stdout.readline()
+        shell.stdout.close()
+        assert shell.wait(timeout=UP_TIMEOUT_S) == 128 + signal.SIGPIPE
+    assert "election id" not in p4reduce("shell", "s1", "-c", "pass").stderr  # the first is free again

@@ -123,7 +123,7 @@ def test_a_file_runs_headless(file: Path, name: str, tmp_path: Path) -> None:
 def test_a_kept_cluster_is_still_up(file: Path, name: str, tmp_path: Path) -> None:
     done = p4reduce("run", str(file), "--results", str(tmp_path / "r.json"), "--keep")
     assert done.returncode == 0, done.stderr
-    assert f"'p4reduce down --cluster {name}'" in done.stderr
+    assert f"'p4reduce down {name}'" in done.stderr
     assert [job["phase"] for job in json.loads(must("job", "list", "--json"))] == ["ended"] * 2
     assert must("down") == f"cluster {name}: down\n"
 

@@ -21,19 +21,34 @@ _RXE_MAX_HEADER = 80  # RXE_MAX_HDR_LENGTH of the kernel's drivers/infiniband/sw
         ("1gbit", 1000.0),
         ("1.5Gbit/s", 1500.0),
         ("800kbit", 0.8),
-        ("10Mbps", 10.0),
+        ("10Mbitps", 10.0),
+        (" 2 gbit/s", 2000.0),
         ("none", None),
         ("unlimited", None),
-        ("0", None),
     ],
 )
 def test_rates(text: str, rate: float | None) -> None:
     assert parse_rate_mbit(text) == rate
 
 
-@pytest.mark.parametrize("text", ["", "fast", "100 furlongs", "-3mbit", "0.0mbit", "mbit"])
+@pytest.mark.parametrize("text", ["", "fast", "100 furlongs", "-3mbit", "0", "0.0mbit", "mbit", "3b"])
 def test_no_rates(text: str) -> None:
-    with pytest.raises(TopologyError, match="is no rate: say 100mbit"):
+    with pytest.raises(TopologyError, match=r"is no rate: say .*100mbit"):
+        parse_rate_mbit(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits", "as_bytes"),
+    [
+        ("100mbps", "100mbit", "800mbit"),
+        ("100mb", "100mbit", "800mbit"),
+        ("100M", "100mbit", "800mbit"),
+        ("1.5 GB/s", "1.5gbit", "12gbit"),
+        ("8k", "8kbit", "64kbit"),
+    ],
+)
+def test_rates_in_bits_or_bytes(text: str, bits: str, as_bytes: str) -> None:
+    with pytest.raises(TopologyError, match=f"may mean bits or bytes: say {bits}, or {as_bytes} if you"):
         parse_rate_mbit(text)
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from topologies.processes import ProcessId, terminate, wait_until
+from topologies.processes import ProcessId, session, terminate, wait_until
 
 _STUBBORN = (
     "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -28,6 +28,28 @@ def child() -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.communicate()
+
+
+_SESSION = "from topologies.processes import session; print(session())"
+
+
+def test_a_session_is_its_leader() -> None:
+    """That of a detached process is its caller's; that of a shell with a session of its own is the shell."""
+    here = subprocess.run(
+        [sys.executable, "-c", _SESSION],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    assert here.stdout == f"{session()}\n"
+    shell = subprocess.Popen(
+        ["sh", "-c", '"$0" -c "$1"; exit 0', sys.executable, _SESSION],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert f"pid={shell.pid}," in shell.communicate()[0]
 
 
 def test_a_running_process(child: subprocess.Popen[str]) -> None:

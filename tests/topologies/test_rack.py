@@ -26,7 +26,7 @@ from topologies.rack import RackOptions
         ({"loss": 1.0}, "loss of 1 is no probability"),
         ({"switch_loss": -0.1}, "switch loss of -0.1 is no probability"),
         ({"delay_ms": -1.0}, "delay of -1 ms is negative"),
-        ({"pcap": Path("/nowhere/at/all")}, "no directory /nowhere/at/all for captures"),
+        ({"pcap": Path("/proc/self/status")}, "/proc/self/status is no directory: name one for captures"),
         ({"host_kinds": ("roce",) * 3}, "3 kinds of host do not fit 4 hosts"),
         ({"host_kinds": ("emulated", "tofu") * 2}, "'tofu' is no kind of host, there are emulated, roce"),
     ],

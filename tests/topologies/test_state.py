@@ -74,9 +74,7 @@ def test_none_running(saved: Saved) -> None:
     saved("dead", owner=GONE)
     with pytest.raises(TopologyError, match="no running cluster: start one with 'p4reduce up rack"):
         state.running()
-    with pytest.raises(
-        TopologyError, match="cluster 'dead', it was killed: 'p4reduce down --cluster dead' rem"
-    ):
+    with pytest.raises(TopologyError, match="cluster 'dead', it was killed: 'p4reduce down dead' rem"):
         state.running("dead")
 
 

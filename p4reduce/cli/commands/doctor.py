@@ -53,6 +53,6 @@ def _find(name: str | None) -> ClusterState:
         left = sum(process.alive() for process in cleanup.processes(dead[0]))
         raise TopologyError(
             f"cluster {dead[0].name} does not run any more: its process ({dead[0].owner.pid}) was killed, "
-            f"and {left} that it had started still run. 'p4reduce down --cluster "
-            f"{dead[0].name}' ends them and removes what is left"
+            f"and {left} that it had started still run. 'p4reduce down {dead[0].name}' "
+            "ends them and removes what is left"
         ) from None

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from p4reduce.cli import output
 from p4reduce.cli.options import ClusterOption
 from topologies import launch, state
+from topologies.errors import CommandError
 
 
 def execute(
@@ -21,5 +23,8 @@ def execute(
     running = state.running(cluster)
     try:
         sys.exit(launch.call(running, running.host(host), words))
+    except CommandError as error:
+        output.complain(f"{host}: {error}")
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:  # the command had it too, and has ended
         sys.exit(130)

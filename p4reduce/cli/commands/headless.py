@@ -67,7 +67,7 @@ def run(
                 output.show(run_tables(report.as_json()))
             output.note(f"results: {target}")
         if keep and report.up_s is not None:
-            output.note(f"cluster {options.name} is still up: 'p4reduce down --cluster {options.name}'")
+            output.note(f"cluster {options.name} is still up: 'p4reduce down {options.name}'")
     if not report.exact:
         raise VerificationError(f"not every sum was right: {target} has which")
 

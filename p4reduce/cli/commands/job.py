@@ -47,15 +47,14 @@ JOBS = (
     Column("phase", "phase"),
     Column("workers", "workers", lambda workers: str(len(workers)), right=True),
     Column("world_size", "of", right=True),
-    Column("tenant", "tenant"),
+    Column("tenant", "tenant", spare=3),
     Column("mode", "sums by"),
     Column("places", "on", lambda places: " ".join(place["switch"] for place in places)),
     Column("waitlisted", "queue", lambda entry: "" if entry is None else str(entry["position"]), right=True),
-    Column("generation", "generation", _if_any, right=True),
-    Column("path_mtu", "path MTU", _if_any, right=True),
-    Column("window", "window", _if_any, right=True),
-    Column("slots", "slots", _if_any, right=True),
-    Column("ended", "ended because", _if_any),
+    Column("generation", "generation", _if_any, right=True, spare=2),
+    Column("path_mtu", "path MTU", _if_any, right=True, spare=6),
+    Column("window", "window", _if_any, right=True, spare=5),
+    Column("slots", "slots", _if_any, right=True, spare=4),
 )
 PLACES = (
     Column("switch", "switch"),
@@ -68,10 +67,10 @@ WORKERS = (
     Column("rank", "rank", right=True),
     Column("host", "host"),
     Column("ip", "IP"),
-    Column("switch", "switch"),
-    Column("port", "port", right=True),
-    Column("qpn_out", "QP out", hex, right=True),
-    Column("qpn_in", "QP in", hex, right=True),
+    Column("switch", "switch", spare=1),
+    Column("port", "port", right=True, spare=2),
+    Column("qpn_out", "QP out", hex, right=True, spare=3),
+    Column("qpn_in", "QP in", hex, right=True, spare=4),
     Column("connected", "connected", lambda yes: "yes" if yes else "no"),
     Column("heard_s_ago", "heard", lambda seconds: f"{seconds:.1f} s ago", right=True),
 )
@@ -138,6 +137,10 @@ def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     with client(cluster) as admin:
         rows = [job_row(job, switches=_switches(cluster)) for job in admin.list_jobs()]
     output.show_rows(rows, JOBS, title="Jobs", as_json=json)
+    if not json:
+        for row in rows:
+            if row["ended"]:
+                output.say_line(f"{row['name']} has ended: {row['ended']}")
 
 
 @app.command("show")
@@ -235,6 +238,8 @@ def _show(job: Row, *, as_json: bool) -> None:
         output.say_json(job)
         return
     output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
+    if job["ended"]:
+        output.say(f"it has ended: {job['ended']}")
     if job["mode_reason"]:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
     if job["selective"]:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import ClusterOption
 from topologies import p4runtime_shell, state
 
@@ -15,13 +16,13 @@ from topologies import p4runtime_shell, state
 def shell(
     switch: Annotated[str, typer.Argument(metavar="SWITCH", help="The switch's name, s1 for instance.")],
     election_id: Annotated[
-        int,
+        int | None,
         typer.Option(
             min=1,
             max=2**64 - 1,
-            help="1 reads beside the controller; above the controller's: takes its place.",
+            help="Above the controller's: takes its place. If not given, a free one: reads beside it.",
         ),
-    ] = 1,
+    ] = None,
     script: Annotated[
         str | None, typer.Option("--command", "-c", help="Run this Python code in the shell, then exit.")
     ] = None,
@@ -32,4 +33,5 @@ def shell(
     chosen = running.switch(switch)
     with output.progress() as progress:
         python = p4runtime_shell.environment(progress=progress)
-    sys.exit(p4runtime_shell.run(python, running, chosen, election_id=election_id, script=script))
+    with ending_on_signals():
+        sys.exit(p4runtime_shell.run(python, running, chosen, election_id=election_id, script=script))

@@ -11,6 +11,7 @@ from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
 from p4reduce.cli.options import ClusterOption, JsonFlag
 from p4reduce.cli.output import Column, Row
+from p4reduce.live.counters import AGAIN, MEANING, WHY_AGAIN
 from topologies import state, wires
 
 app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports, links.")
@@ -22,52 +23,52 @@ FLOWS = (
     Column("job", "job"),
     Column("rank", "rank", right=True),
     Column("switch", "switch"),
-    Column("index", "flow", right=True),
-    Column("ingress_port", "from port", right=True),
+    Column("index", "flow", right=True, spare=4),
+    Column("ingress_port", "from port", right=True, spare=3),
     Column("src_ip", "from"),
-    Column("egress_port", "to port", right=True),
+    Column("egress_port", "to port", right=True, spare=2),
     Column("dst_ip", "to"),
-    Column("dest_qp", "QP", hex, right=True),
-    Column("first_psn", "first PSN", right=True),
+    Column("dest_qp", "QP", hex, right=True, spare=1),
+    Column("first_psn", "first PSN", right=True, spare=5),
     Column("on_switch", "on the switch", lambda yes: "yes" if yes else "NO"),
 )
 SLOTS = (
     Column("switch", "switch"),
-    Column("role", "role"),
+    Column("role", "role", spare=5),
     Column("index", "slot", right=True),
     Column("job", "job"),
-    Column("tenant", "tenant"),
-    Column("generation", "generation", right=True),
+    Column("tenant", "tenant", spare=3),
+    Column("generation", "generation", right=True, spare=2),
     Column("message", "message", right=True),
     Column("state", "state"),
-    Column("bitmap", "bitmap"),
+    Column("bitmap", "bitmap", spare=6),
     Column("ranks", "contributed", lambda ranks: span(ranks)),
     Column("missing", "missing", lambda ranks: span(ranks)),
     Column("age_s", "age", lambda seconds: f"{seconds:.3f} s", right=True),
-    Column("bytes", "bytes", right=True),
+    Column("bytes", "bytes", right=True, spare=4),
 )
 PORTS = (
     Column("switch", "switch"),
     Column("port", "port", right=True),
     Column("host", "host"),
     Column("ip", "IP"),
-    Column("peer", "peer"),
+    Column("peer", "peer", spare=1),
     Column("received_packets", "received", right=True),
-    Column("received_bytes", "bytes", right=True),
+    Column("received_bytes", "received bytes", right=True, spare=3),
     Column("sent_packets", "sent", right=True),
-    Column("sent_bytes", "bytes", right=True),
+    Column("sent_bytes", "sent bytes", right=True, spare=2),
     Column("drops", "dropped", lambda drops: _reasons(drops)),
 )
 LINKS = (
     Column("link", "link"),
-    Column("a_port", "port", right=True),
-    Column("b_port", "port", right=True),
+    Column("a_port", "port", right=True, spare=2),
+    Column("b_port", "port", right=True, spare=1),
     Column("is_up", "link is", lambda up: "up" if up else "DOWN"),
     Column("state", "controller says"),
     Column("a_to_b_packets", "up, packets", right=True),
-    Column("a_to_b_bytes", "bytes", right=True),
+    Column("a_to_b_bytes", "bytes", right=True, spare=4),
     Column("b_to_a_packets", "down, packets", right=True),
-    Column("b_to_a_bytes", "bytes", right=True),
+    Column("b_to_a_bytes", "bytes", right=True, spare=3),
 )
 
 
@@ -102,7 +103,20 @@ def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag 
     """What the switches did with each flow's packets."""
     with client(cluster) as admin:
         rows = [counters_row(flow) for flow in admin.counters(job)]
-    output.show_rows(rows, _counter_columns(rows), title="Packets", as_json=json, hint=_NO_JOB)
+    counted = _counted(rows)
+    output.show_rows(
+        rows,
+        _counter_columns(counted),
+        title="Packets",
+        as_json=json,
+        hint=_NO_JOB,
+        instead=lambda: map(_counter_words, rows),
+    )
+    if not json:
+        for name in counted:
+            output.say(f"{name.replace('_', ' ')}: {MEANING.get(name, 'see docs/p4-program.md')}")
+        if any(name in counted for name in AGAIN):
+            output.say(WHY_AGAIN)
 
 
 @app.command("ports")
@@ -206,9 +220,24 @@ def span(numbers: list[int]) -> str:
     return " ".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in parts)
 
 
-def _counter_columns(rows: list[Row]) -> list[Column]:
-    """A column for each counter that counted anything."""
-    names = dict.fromkeys(name for row in rows for name, value in row["counters"].items() if value["packets"])
+def _counted(rows: list[Row]) -> list[str]:
+    """The counters that counted anything."""
+    return list(
+        dict.fromkeys(name for row in rows for name, value in row["counters"].items() if value["packets"])
+    )
+
+
+def _counter_words(row: Row) -> str:
+    """A flow's in a line."""
+    counts = (
+        f"{name.replace('_', ' ')} {value['packets']}"
+        for name, value in row["counters"].items()
+        if value["packets"]
+    )
+    return f"  job {row['job']}, rank {row['rank']} on {row['switch']}: {', '.join(counts) or 'nothing yet'}"
+
+
+def _counter_columns(names: list[str]) -> list[Column]:
     return [
         Column("job", "job"),
         Column("rank", "rank", right=True),

@@ -212,7 +212,9 @@ class TestMistakes:
         assert says in only_mistake(text)
 
     def test_an_alias_of_itself_is_no_endless_loop(self) -> None:
-        assert "'l1' is not known here" in only_mistake("entries: &a {l1: [*a]}\n")
+        unknown, missing = sorted(mistakes("entries: &a {l1: [*a]}\n"))
+        assert "'l1' is not known here" in unknown
+        assert "'table', 'match', 'action' are missing" in missing
 
     @pytest.mark.parametrize(
         ("text", "says"),
@@ -238,7 +240,7 @@ class TestMistakes:
             (entry_of("02:00:00:00:00:01"), "is a MAC, dst_ip has 32 bits"),
             (entry_of("h3"), "is no number or IPv4 address"),
             (entry_of(priority=3), "'priority' is not known here"),
-            ('{"entries": {"l1": [{"table": "route"}]}}', "'match' is missing"),
+            ('{"entries": {"l1": [{"table": "route"}]}}', "'match', 'action' are missing"),
             ('{"entries": {"l1": [7]}}', "must be a mapping (key: value), not '7'"),
         ],
     )
@@ -250,6 +252,55 @@ class TestMistakes:
         says = only_mistake(f"entries:\n  l1:\n    - {entry}\n    - {entry}\n")
         assert says.startswith("line 4, entries.l1[1]: ")
         assert says.endswith("is given on line 3 already")
+
+    def test_all_of_one_entry(self) -> None:
+        """A wrong key, field or value hides no other."""
+        found = mistakes(
+            """
+entries:
+  l1:
+    - table: route
+      priority: 7
+      match: {dst_ip: 10.9.0.0/40}
+      action: next_hop
+      params: {port: 600, src_mac: "02:70", dst_mac: "02:00:00:00:00:04", vlan: 3}
+    - table: route
+      match: {dst: 10.9.0.0/16}
+      action: nowhere
+    - {match: {}, aktion: next_hop}
+groups:
+  l1:
+    10: [600, {port: 700, instance: -1}, {prot: 3}]
+    none: [601]
+quotas: {tenants: {red: {weight: -1, slots: x, color: 1}}, pre: true}
+"""
+        )
+        expected = (
+            "'priority' is not known here",
+            "prefix length from 0 to 32",
+            "600 does not fit",
+            "'02:70' is no MAC",
+            "there is no 'vlan' here",
+            "there is no 'dst' here",
+            "'nowhere'",
+            "'aktion' is not known here",
+            "'table', 'action' are missing",
+            "groups 2..33 belong to the jobs",
+            "600 is not within",
+            "700 is not within",
+            "-1 is not within",
+            "'prot' is not known here",
+            "'port' is missing",
+            "'none' is no group",
+            "601 is not within",
+            "-1 is not above 0",
+            "'x' is no whole number",
+            "'color' is not known here",
+            "'pre' is not known here",
+        )
+        for mistake in expected:
+            assert sum(mistake in line for line in found) == 1, mistake
+        assert [line for line in found if not any(mistake in line for mistake in expected)] == []
 
     @pytest.mark.slow
     def test_a_full_table(self) -> None:

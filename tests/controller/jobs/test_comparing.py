@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.api.messages import Abort, Called, Compare, Ended, Heartbeat, Leave, Left
+from controller.api.messages import Abort, Called, Compare, Ended, Heartbeat, Leave, Left, Waiting
 from controller.jobs.comparing import LONGEST_CALL, Comparison
 from controller.jobs.job import Job
 from tests.controller.jobs.made import TIMING, running, token, told
@@ -97,6 +97,7 @@ def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_who_waits_for_one_that_has_left(job: Job) -> None:
     job.hear(1, Leave(4), 10.0)
+    assert told(job) == [(1, Waiting((0, 2)))]
     job.hear(0, Heartbeat(running=3), 10.1)
     job.hear(0, Heartbeat(running=None), 10.1)
     assert told(job) == []
@@ -106,6 +107,15 @@ def test_who_waits_for_one_that_has_left(job: Job) -> None:
     job.hear(2, SUM, 10.3)
     job.hear(0, Leave(4), 10.4)
     assert "rank 0-1 has left after 4 collectives; rank 2: all_reduce(SUM)" in end_of(job).reason
+
+
+def test_who_leaves_hears_who_has_not() -> None:
+    job = running(3)
+    job.hear(1, Leave(4), 10.0)
+    job.hear(0, Leave(4), 10.1)
+    assert told(job) == [(1, Waiting((0, 2))), (0, Waiting((2,))), (1, Waiting((2,)))]
+    job.hear(2, Leave(4), 10.2)
+    assert told(job) == [(0, Left()), (1, Left()), (2, Left())]
 
 
 def test_who_waits_already_when_another_leaves() -> None:
@@ -134,7 +144,7 @@ def test_a_refused_call_in_between() -> None:
     job = running(2)
     job.hear(1, Leave(2**32 - 1), 10.0)
     job.hear(0, Heartbeat(running=0), 10.1)
-    assert told(job) == [(0, Compare(0))]
+    assert told(job) == [(1, Waiting((0,))), (0, Compare(0))]
 
 
 def test_who_leaves_when_all_have_called_the_same_disturbs_nobody() -> None:

@@ -212,7 +212,7 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
     job.resume(0, token(0), 1.0)
     job.hear(0, Leave(), 29.0)
     job.tick(30.0)
-    assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK))]
+    assert told(job) == [(0, Resumed()), (0, Moved(0, Mode.IN_NETWORK)), (0, Waiting((1,)))]
     job.tick(30.1)
     (lost,) = job.take_effects()
     assert isinstance(lost, Lost)

@@ -101,6 +101,25 @@ def test_who_waits_hears_that_another_failed(met: list[Meeting]) -> None:
         lane.rows()
 
 
+def test_who_waits_for_one_that_has_left_hears_it(met: list[Meeting]) -> None:
+    """Also from another than local rank 0; what was posted before is not missed."""
+    workers = lanes(met)
+    for lane in workers:
+        lane.slot()
+        lane.post("a call")
+    met[1].leave(1)
+    for lane in workers:
+        assert len(lane.rows()) == 3
+        lane.release()
+    expected = "rank 1 has left after 1 collective; rank 2: another call, as one more"
+    workers[2].slot()
+    workers[2].post("another call")
+    workers[0].slot()
+    workers[0].post("another call")
+    with pytest.raises(MismatchError, match=expected):
+        workers[2].rows()
+
+
 def test_who_is_late_is_told(met: list[Meeting]) -> None:
     def stalled(seconds: float, late: list[int]) -> None:
         raise TimeoutError(f"{late}")

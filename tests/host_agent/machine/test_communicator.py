@@ -307,6 +307,20 @@ def test_calls_that_differ_end_the_job_for_all_and_say_who_called_what(
         assert isinstance(result, (MismatchError, CommunicatorClosedError))
 
 
+def test_who_leaves_before_the_others_of_its_machine(machines: Callable[..., Machines]) -> None:
+    """A whole plane leaves after two sums, so that no other plane hears of it; the others call a third."""
+
+    def work(communicator: Communicator) -> None:
+        for _ in range(2 if communicator.rank % 2 else 3):
+            communicator.all_reduce(np.ones(3, np.int32))
+        communicator.leave(timeout_s=20)
+
+    answers = machines(2, 2, timeout_s=None).run(work)
+    for rank in (0, 2):
+        assert isinstance(answers[rank], MismatchError)
+        assert f"rank {rank + 1} has left after 2 collectives" in str(answers[rank])
+
+
 def test_machines_that_differ_are_told_apart_by_the_switch(machines: Callable[..., Machines]) -> None:
     results = machines(2, 2).run(
         lambda c: c.all_reduce(np.ones(2000, np.int32), "sum" if c.rank < 2 else "max")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,8 @@ from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, UnreachableError
 from p4reduce.cli import app as cli
 from p4reduce.cli.commands import job as job_commands
-from tests.topologies.states import cluster_state, fabric_state
-from topologies import wires
+from tests.topologies.states import GONE, cluster_state, fabric_state
+from topologies import processes, wires
 from topologies.errors import TopologyError
 
 
@@ -294,6 +295,70 @@ def test_down_with_nothing_to_do(said: Said, tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
     assert cli.run(["down"]) == 0
     assert said()[0] == "no cluster is running\n"
+
+
+class TestDown:
+    """What `down` takes down: what it was told, or what was brought up here."""
+
+    @pytest.fixture(autouse=True)
+    def taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
+        monkeypatch.delenv("P4REDUCE_CLUSTER", raising=False)
+        monkeypatch.setattr("os.geteuid", lambda: 0)
+        taken: list[str] = []
+        monkeypatch.setattr("topologies.cleanup.take_down", lambda cluster: taken.append(cluster.name))
+        return taken
+
+    def running(self, name: str, **changes: object) -> None:
+        cluster = cluster_state(name, **changes)
+        cluster.directory.mkdir()
+        cluster.save()
+
+    def test_the_one_of_this_terminal(self, taken: list[str]) -> None:
+        self.running("soak", session=GONE)
+        self.running("mine", session=processes.session())
+        assert cli.run(["down"]) == 0
+        assert taken == ["mine"]
+
+    def test_two_of_this_terminal(self, taken: list[str], said: Said) -> None:
+        for name in ("mine", "too"):
+            self.running(name, session=processes.session())
+        assert cli.run(["down"]) == 1
+        assert "more than one cluster is running (mine, too): say 'p4reduce down NAME'" in said()[1]
+        assert taken == []
+
+    def test_one_of_another_terminal_where_nobody_can_be_asked(self, taken: list[str], said: Said) -> None:
+        self.running("soak", session=GONE, started_by="ada")
+        assert cli.run(["down"]) == 1
+        expected = (
+            "cluster soak was brought up in another terminal, by ada: 'p4reduce down soak' takes it down"
+        )
+        assert expected in said()[1]
+        assert taken == []
+
+    @pytest.mark.parametrize(("answer", "expected"), [("y\n", ["soak"]), ("\n", [])])
+    def test_one_of_another_terminal(
+        self, answer: str, expected: list[str], taken: list[str], said: Said, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.running("soak", session=GONE, started_by="ada")
+        terminal = io.StringIO(answer)
+        monkeypatch.setattr(terminal, "isatty", lambda: True)
+        monkeypatch.setattr("sys.stdin", terminal)
+        assert cli.run(["down"]) == 0
+        assert "by ada. Take it down? [y/N]" in said()[1]
+        assert taken == expected
+
+    @pytest.mark.parametrize("words", [["down", "soak"], ["down", "--cluster", "soak"], ["down", "--all"]])
+    def test_as_told(self, words: list[str], taken: list[str]) -> None:
+        self.running("soak", session=GONE)
+        assert cli.run(words) == 0
+        assert taken == ["soak"]
+
+    def test_no_such_one(self, taken: list[str], said: Said) -> None:
+        self.running("soak")
+        assert cli.run(["down", "sok"]) == 1
+        assert "there is no cluster 'sok' to take down: there is soak" in said()[1]
+        assert taken == []
 
 
 @pytest.mark.usefixtures("_running")

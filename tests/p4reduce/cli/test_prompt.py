@@ -69,10 +69,15 @@ def test_commands_of_p4reduce(prompt: Prompt, commands: FakeCommands) -> None:
     assert commands.ran == [["allreduce", "--bytes", "1M"], ["job", "show", "my job"]]
 
 
-@pytest.mark.parametrize("word", ["exit", "quit", "down"])
+@pytest.mark.parametrize("word", ["exit", "quit", "down", "down c1"])
 def test_leaving(prompt: Prompt, commands: FakeCommands, word: str) -> None:
     assert not prompt.carry_out(word)
     assert commands.ran == []
+
+
+def test_taking_another_cluster_down(prompt: Prompt, commands: FakeCommands) -> None:
+    assert prompt.carry_out("down c2")
+    assert commands.ran == [["down", "c2"]]
 
 
 @pytest.mark.parametrize("word", ["up", "demo"])
@@ -82,6 +87,34 @@ def test_what_needs_another_terminal(
     assert prompt.carry_out(f"{word} rack")
     assert f"'{word}' needs a terminal of its own" in capsys.readouterr().err
     assert commands.ran == []
+
+
+def test_a_command_in_a_host_as_in_mininet(prompt: Prompt, commands: FakeCommands) -> None:
+    assert prompt.carry_out("h1 ping -c 3 h2")
+    assert commands.ran == [["exec", "h1", "--", "ping", "-c", "3", "10.0.0.2"]]
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("h1", "'h1 COMMAND...' runs a command there"),
+        ("s1 ip link", "'shell s1' opens p4runtime-shell"),
+        ("pingall", "'pingall' is Mininet's: say 'mininet'"),
+        ("iperf h1 h2", "'iperf' is Mininet's"),
+    ],
+)
+def test_words_of_mininet(
+    prompt: Prompt, commands: FakeCommands, line: str, hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert prompt.carry_out(line)
+    assert hint in capsys.readouterr().err
+    assert commands.ran == []
+
+
+@pytest.mark.parametrize("line", ["link down h1", "nosuch"])
+def test_what_mininet_has_too_is_ours(prompt: Prompt, commands: FakeCommands, line: str) -> None:
+    assert prompt.carry_out(line)
+    assert commands.ran == [line.split()]
 
 
 def test_an_open_quote(prompt: Prompt, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,4 +43,4 @@ def test_a_kept_cluster_is_named_when_the_run_fails_too(
     monkeypatch.setattr(scenario, "play", refuse)
     with pytest.raises(WorkloadError, match="no room"):
         headless.run(path, results=tmp_path, keep=True)
-    assert "'p4reduce down --cluster c1'" in capsys.readouterr().err
+    assert "'p4reduce down c1'" in capsys.readouterr().err

@@ -825,7 +825,7 @@ def test_injected_faults_and_dead_clusters_are_good_to_know() -> None:
     assert found.is_healthy
     said = text(found)
     assert "a fault is injected on purpose: #1 loss of 1% on h1" in said
-    assert "p4reduce down --cluster old" in said
+    assert "p4reduce down old" in said
 
 
 def test_the_worst_comes_first_and_json_has_all() -> None:

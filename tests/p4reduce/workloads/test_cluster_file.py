@@ -321,6 +321,18 @@ def test_all_mistakes_are_said_in_the_order_of_their_lines(tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.parametrize("kind", ["spine_leaf", ""])
+def test_a_wrong_kind_of_fabric_hides_nothing(kind: str, tmp_path: Path) -> None:
+    text = f"topology:\n  kind: {kind}\n  leaves: 9\n  rate: 100mbps\n  hots: 3\ntimeout_s: 0\n"
+    with pytest.raises(ClusterFileError) as caught:
+        parse(tmp_path, text)
+    found = str(caught.value).splitlines()
+    expected = ("kind", "leaves", "rate", "'hots' is not known here; did you mean 'hosts'?", "timeout_s")
+    assert len(found) == len(expected)
+    for line, mistake in zip(found, expected, strict=True):
+        assert mistake in line
+
+
 def test_all_that_does_not_fit_is_said_at_once(tmp_path: Path) -> None:
     text = (
         RACK
