@@ -83,7 +83,7 @@ class ForwardingState:
             "action_profile_member": Members(self.tables.profiles),
             "action_profile_group": Groups(self.tables.profiles),
             "direct_counter_entry": DirectCounters(self.tables, plane),
-            "direct_meter_entry": DirectMeters(config.schema, self.tables, plane),
+            "direct_meter_entry": DirectMeters(self.tables, plane),
             "counter_entry": Counters(config.schema, plane),
             "register_entry": Registers(config.schema, plane),
             "meter_entry": Meters(config.schema, plane),
