@@ -75,8 +75,8 @@ class Primitives:
             "assign_union_stack": self._assign_union_stack,
             "add_header": self._add_header,
             "remove_header": self._remove_header,
-            "push": self._push,
-            "pop": self._pop,
+            "push": self._shift,
+            "pop": self._shift,
             "mark_to_drop": self._drop,
             "drop": self._drop,
             "register_read": self._register_read,
@@ -196,23 +196,14 @@ class Primitives:
         for stack in stacks:
             write.out(f"{call.op}_union({stack.array}, &p.v[{stack.first_valid}], {depth}, {count});")
 
-    def _push(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _shift(self, call: Primitive, write: ExpressionWriter) -> None:
         if isinstance(call.operands[0], UnionStack):
             self._shift_unions(call, write, call.operands[0])
             return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
-        name = "push_front" if stack.type.varbit is None else "push_varbit"
-        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
-
-    def _pop(self, call: Primitive, write: ExpressionWriter) -> None:
-        if isinstance(call.operands[0], UnionStack):
-            self._shift_unions(call, write, call.operands[0])
-            return
-        stack = write.layout.stacks[_stack(call.operands[0], call.source)]
-        count = write.hoist(_expression(call.operands[1], call.source), 1)
-        name = "pop_front" if stack.type.varbit is None else "pop_varbit"
-        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
+        where = f"{stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}"
+        write.out(f"{call.op}_front({where}, {count});")
 
     def _drop(self, call: Primitive, write: ExpressionWriter) -> None:
         marked = call.operands[0] if call.operands else None
