@@ -163,14 +163,6 @@ def _cannot_keep(directory: Path, error: OSError) -> ProgramError:
     )
 
 
-def engine_is_built() -> bool:
-    """Whether `build_engine` has nothing to do."""
-    return (
-        _prebuilt_engine() is not None
-        or find_program((NATIVE / "engine.cpp").read_text(), ENGINE) is not None
-    )
-
-
 def engine_sources() -> str:
     """What an engine built now would be built from: SHA-256, as setup.py has it."""
     digest = hashlib.sha256()
