@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from soft_switch.bmv2.consistency import check_consistency
 from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
 from soft_switch.bmv2.program import (
     Action,
@@ -40,9 +39,7 @@ from soft_switch.bmv2.syntax import (
     HeaderRef,
     LastField,
     Lookahead,
-    Named,
     Operand,
-    Primitive,
     StackElement,
     Valid,
 )
@@ -82,11 +79,9 @@ def read_program(text: bytes) -> Bmv2Program:
     if not isinstance(root, dict) or "pipelines" not in root:
         raise ProgramError("the program is JSON but not of BMv2: it has no 'pipelines'")
     try:
-        program = _Reader(root).read()
-        check_consistency(program)
+        return _Reader(root).read()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ProgramError(f"the program is not the BMv2 JSON that p4c writes: {error!r}") from error
-    return program
 
 
 class _Reader:
@@ -97,7 +92,8 @@ class _Reader:
         version = root.get("__meta__", {}).get("version", [SUPPORTED_MAJOR, 0])
         if version[0] != SUPPORTED_MAJOR:
             raise UnsupportedConstruct(f"BMv2 JSON version {'.'.join(map(str, version))}")
-        self._refuse_unsupported()
+        for item in root.get("extern_instances", ()):
+            raise UnsupportedConstruct(f"extern instance {item['name']}", read_source(item))
         self.types = {item["name"]: self._header_type(item) for item in root["header_types"]}
         for item in root["headers"]:
             if item["header_type"] not in self.types:
@@ -145,11 +141,6 @@ class _Reader:
             for item in root.get("meter_arrays", ())
             if item["is_direct"]
         }
-
-    def _refuse_unsupported(self) -> None:
-        for key, construct in (("extern_instances", "extern instance"),):
-            for item in self.root.get(key, ()):
-                raise UnsupportedConstruct(f"{construct} {item['name']}", read_source(item))
 
     def _header_type(self, item: Json) -> HeaderType:
         fields = []
@@ -216,7 +207,6 @@ class _Reader:
                 selectors[item["name"]] = chooser.name
         checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
         statements = tuple(self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ()))
-        self._check_calculations(calculations, checksums, statements)
         return Bmv2Program(
             name=name,
             header_instances=self.instances,
@@ -271,11 +261,6 @@ class _Reader:
             item["name"]: ActionProfileInfo(item["name"], int(item.get("max_size", 0)), "selector" in item)
             for item in self._profiles()
         }
-        for info in tables.values():
-            if info.profile is not None and info.profile not in profiles:
-                raise ProgramError(
-                    f"table {info.name} has an action profile {info.profile} that is not there"
-                )
         meters = {item["name"]: self._meter(item, tables) for item in self.root.get("meter_arrays", ())}
         return Program(
             name=name,
@@ -560,20 +545,6 @@ class _Reader:
             if isinstance(header, Header):
                 return CalcInput(kind, header, self.instances[header.name].type.width)
         raise UnsupportedConstruct(f"calculation over {kind}", place)
-
-    def _check_calculations(
-        self,
-        calculations: Mapping[str, Calculation],
-        checksums: Sequence[Checksum],
-        deparser: Sequence[Primitive],
-    ) -> None:
-        wanted = {item.calculation for item in checksums}
-        for primitives in [*(action.primitives for action in self.actions.values()), deparser]:
-            for call in primitives:
-                parts = [part for part in call.operands if isinstance(part, Named)]
-                wanted |= {part.name for part in parts if part.kind == "calculation"}
-        for name in sorted(wanted - calculations.keys()):
-            raise ProgramError(f"the program uses a calculation {name} that it does not define")
 
     def _checksum(self, item: Json) -> Checksum:
         place = read_source(item)

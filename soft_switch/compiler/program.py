@@ -51,7 +51,9 @@ def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledP
     """
     try:
         return _Compiler(program, optimise=optimise).compile()
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except KeyError as error:
+        raise ProgramError(f"the program refers to {error}, which it does not define") from error
+    except (TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ProgramError(
             f"the program has something that p4c does not write (or soft_switch has a bug): {error!r}"
         ) from error
