@@ -47,7 +47,6 @@ class SyntaxReader:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._unique: dict[object, p4.Operand] = {}
 
     def expression(self, value: Json, source: Source | None) -> p4.Expression:
         """An expression that yields a number or a truth value."""
@@ -80,15 +79,7 @@ class SyntaxReader:
         return p4.Field(reference, name)
 
     def operand(self, value: Json, source: Source | None) -> p4.Operand:
-        """Whatever a primitive can take. Equal expressions are one object."""
-        operand = self._operand(value, source)
-        key: object = operand
-        if isinstance(operand, (p4.Unary, p4.Binary, p4.Mux)):
-            parts = tuple(id(part) for part in p4.operands(operand))
-            key = (type(operand), getattr(operand, "op", None), parts)
-        return self._unique.setdefault(key, operand)
-
-    def _operand(self, value: Json, source: Source | None) -> p4.Operand:
+        """Whatever a primitive can take."""
         kind, inner = value["type"], value["value"]
         if kind == "expression":
             return self._operation(inner, source) if "op" in inner else self.operand(inner, source)

@@ -86,7 +86,6 @@ class Primitives:
         if method is None:
             raise UnsupportedConstruct(f"primitive {call.op}", call.source)
         writer.source = call.source
-        writer.begin(*_roots(call))
         try:
             method(call, writer)
         except (IndexError, KeyError) as error:
@@ -398,23 +397,10 @@ class Actions:
         if call.op == "_jump":
             writer.out(f"goto L{_jump_target(call)};")
         elif call.op == "_jump_if_zero":
-            writer.begin(*_roots(call))
             condition = writer.boolean(_expression(call.operands[0], call.source))
             writer.out(f"if (!{condition}) goto L{_jump_target(call)};")
         else:
             self._primitives.write(call, writer)
-
-
-def _roots(call: p4.Primitive) -> list[p4.Expression]:
-    roots: list[p4.Expression] = []
-    for operand in call.operands:
-        if isinstance(operand, tuple):
-            roots += operand
-        elif isinstance(operand, (p4.Header, p4.StackElement, p4.HeaderMux)):
-            roots += p4.header_operands(operand)
-        elif not isinstance(operand, p4.NOT_VALUES):
-            roots.append(operand)
-    return roots
 
 
 def _jump_target(call: p4.Primitive) -> int:

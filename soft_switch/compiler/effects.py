@@ -100,27 +100,14 @@ class EffectsFinder:
         return self._cache[key][1]
 
     def _variables(self, expression: p4.Expression) -> Iterator[Variable]:
+        for part in p4.operands(expression):
+            yield from self.variables(part)
         match expression:
-            case p4.Field(header, field):
-                yield from self._reference(header)
-                if isinstance(header, p4.Header) and header.name in self._metadata:
-                    yield header.name, field
-            case p4.Unary(_, operand):
-                yield from self.variables(operand)
-            case p4.Binary(_, left, right):
-                yield from self.variables(left)
-                yield from self.variables(right)
-            case p4.Mux(condition, left, right):
-                yield from self.variables(condition)
-                yield from self.variables(left)
-                yield from self.variables(right)
-            case p4.Valid(header):
-                yield from self._reference(header)
+            case p4.Field(p4.Header(name), field) if name in self._metadata:
+                yield name, field
             case p4.HeadersEqual(first, second):
                 yield from self._header(first)
                 yield from self._header(second)
-            case _:
-                pass
 
     def _reference(self, header: p4.HeaderRef) -> Iterator[Variable]:
         for part in p4.header_operands(header):

@@ -8,7 +8,6 @@ comparisons, shifts to the right, division and saturation get their operands exa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Union
 
@@ -56,21 +55,8 @@ class ExpressionWriter:
         self.source: Source | None = None
         self._constants = constants
         self._params = params  # (first word, width) of each action parameter
-        self._uses: Counter[int] = Counter()
-        self._shared: dict[tuple[int, int], str] = {}
         self._known: dict[int, tuple[Value, Bounds]] = {}  # by identity, kept alive
         self._locals: dict[p4.Field, tuple[str, Bounds]] = {}  # of the loop that is being written
-
-    def begin(self, *roots: p4.Expression) -> None:
-        """Start a statement. What occurs more than once in its expressions will be computed once."""
-        self._uses.clear()
-        self._shared.clear()
-        pending = list(roots)
-        while pending:
-            node = pending.pop()
-            self._uses[id(node)] += 1
-            if self._uses[id(node)] == 1:
-                pending += p4.operands(node)
 
     # Places
 
@@ -274,19 +260,7 @@ class ExpressionWriter:
 
     def value(self, expression: Value, count: int) -> str:
         """A C++ expression for the value modulo 2^(64 count): uint64_t for one word, else Wide<count>."""
-        key = (id(expression), count)
-        if key in self._shared:
-            return self._shared[key]
-        text = self._narrow(expression) if count == 1 else self._wide(expression, count)
-        if not self._is_shared(expression):
-            return text
-        name = self.out.name("s")
-        self.out(f"const {'uint64_t' if count == 1 else f'Wide<{count}>'} {name} = {text};")
-        self._shared[key] = name
-        return name
-
-    def _is_shared(self, expression: Value) -> bool:
-        return isinstance(expression, COMPOSITE) and self._uses[id(expression)] > 1
+        return self._narrow(expression) if count == 1 else self._wide(expression, count)
 
     def hoist(self, expression: Value, count: int) -> str:
         """The value in a local variable (or where it is stored), so that it is computed once."""
@@ -379,17 +353,16 @@ class ExpressionWriter:
             case p4.Binary("two_comp_mod", left, right):
                 return self._wrap(left, self._width_operand(right), count)
             case p4.Binary() | p4.Unary("~", _) | p4.Mux():
-                return f"each<{count}>([&](int i) {{ return {self._word(expression, count)}; }})"
+                return f"each<{count}>([&](int i) {{ return {self.word(expression, count)}; }})"
             case _:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
     def fuse(self, group: Sequence[tuple[p4.Field, p4.Expression]], count: int) -> None:
         """Assignments one after the other, each of which `fusible` allows, as one loop over words."""
-        self._uses.clear()  # nothing is computed before the loop
         with self.out.block(f"for (int i = 0; i < {count}; i++)"):
             for target, expression in group:
                 name = self.out.name("l")
-                self.out(f"const uint64_t {name} = {self._word(expression, count)};")
+                self.out(f"const uint64_t {name} = {self.word(expression, count)};")
                 self.let(target, expression, name)
             for target, (name, _) in list(self._locals.items()):
                 self.out(f"{self.place(target).text}.w[i] = {name};")
@@ -415,7 +388,6 @@ class ExpressionWriter:
         return count if whole and count > 1 and self._side_by_side(expression, count) else 0
 
     def _side_by_side(self, expression: p4.Expression, count: int) -> bool:
-        self._uses.clear()
         match expression:
             case p4.Const(value):
                 return value >= 0
@@ -464,10 +436,8 @@ class ExpressionWriter:
     ) -> tuple[str, p4.Expression, int] | None:
         """The operator and operands of a shift of which the mask keeps nothing from other words."""
         match self._whole(expression, count):
-            case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)) if self._stays(
-                op, left, amount, count, mask
-            ):
-                return op, left, amount
+            case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)):
+                return (op, left, amount) if self._stays(op, left, amount, count, mask) else None
             case _:
                 return None
 
@@ -486,11 +456,6 @@ class ExpressionWriter:
 
     def word(self, expression: Value, count: int) -> str:
         """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
-        if self._is_shared(expression):
-            return f"{self.value(expression, count)}.w[i]"
-        return self._word(expression, count)
-
-    def _word(self, expression: Value, count: int) -> str:
         match expression:
             case p4.Const(value):
                 parts = {value >> (64 * i) & b.WORD_MASK for i in range(count)}

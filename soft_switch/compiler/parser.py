@@ -79,7 +79,6 @@ class ParserWriter:
 
     def _op(self, op: ParserOp) -> None:
         out = self._out
-        self._write.begin(*([] if op.value is None else [op.value]))
         if op.primitive is not None:
             self._primitives.write(op.primitive, self._write)
         elif op.op == "extract" and isinstance(op.target, p4.Stack):
@@ -132,7 +131,6 @@ class ParserWriter:
     def _transitions(self, state: ParserState) -> None:
         """The key is compared component by component; in the JSON each is padded to whole bytes."""
         out, write = self._out, self._write
-        write.begin(*state.key)
         default = next((t.next_state for t in state.transitions if t.is_default), None)
         keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
         if not all(t.is_default for t in state.transitions):
