@@ -20,7 +20,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,8 +66,8 @@ class Stopped(ProgramError):
         super().__init__("the compilation was stopped")
 
 
-class Interruption:
-    """While it is requested, by a signal's handler, no compilation of this process goes on: Stopped."""
+class Stop:
+    """While it is requested, from another thread or a signal's handler, compilations that look at it end."""
 
     requested = False
 
@@ -78,39 +77,7 @@ class Interruption:
             raise Stopped
 
 
-INTERRUPTION = Interruption()
-
-
-class Stop:
-    """Ends a compilation that nobody waits for any more, from another thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        self._requested = False
-
-    def request(self) -> None:
-        """End it: it raises Stopped."""
-        with self._lock:
-            self._requested = True
-            self._kill()
-
-    def check(self) -> None:
-        """Raise Stopped if that was requested."""
-        if self._requested:
-            raise Stopped
-
-    def started(self, process: subprocess.Popen[str]) -> None:
-        """The compiler runs, at the head of its own process group."""
-        with self._lock:
-            self._process = process
-            if self._requested:
-                self._kill()
-
-    def _kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+INTERRUPTION = Stop()  # all compilations of this process look at it
 
 
 def user_cache() -> Path:
@@ -163,14 +130,6 @@ def _cannot_keep(directory: Path, error: OSError) -> ProgramError:
     )
 
 
-def engine_is_built() -> bool:
-    """Whether `build_engine` has nothing to do."""
-    return (
-        _prebuilt_engine() is not None
-        or find_program((NATIVE / "engine.cpp").read_text(), ENGINE) is not None
-    )
-
-
 def engine_sources() -> str:
     """What an engine built now would be built from: SHA-256, as setup.py has it."""
     digest = hashlib.sha256()
@@ -217,11 +176,15 @@ def _build(source: str, tier: Tier, stop: Stop | None) -> Path:
     return library
 
 
+def _check(stop: Stop | None) -> None:
+    INTERRUPTION.check()
+    if stop is not None:
+        stop.check()
+
+
 def _acquire(lock: IO[str], stop: Stop | None) -> None:
     while True:
-        INTERRUPTION.check()
-        if stop is not None:
-            stop.check()
+        _check(stop)
         try:
             return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -294,22 +257,18 @@ def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
         start_new_session=True,  # so that what the compiler runs ends with it
     ) as process:
         try:
-            if stop is not None:
-                stop.started(process)
-            errors = _errors(process, command[0])
+            errors = _errors(process, command[0], stop)
+            return process.returncode, errors
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
-        if stop is not None:
-            stop.check()
-        return process.returncode, errors
 
 
-def _errors(process: subprocess.Popen[str], name: str) -> str:
+def _errors(process: subprocess.Popen[str], name: str, stop: Stop | None) -> str:
     """What it says until it ends."""
     deadline = time.monotonic() + COMPILE_TIMEOUT_S
     while True:
-        INTERRUPTION.check()
+        _check(stop)
         try:
             return process.communicate(timeout=INTERRUPTION_POLL_S)[1]
         except subprocess.TimeoutExpired as error:

@@ -14,7 +14,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,29 +60,34 @@ class StartError(Exception):
     """The switch cannot start; the message is one line for the user."""
 
 
-class Stop:
-    """What a signal asks for, also one that another thread gets, or that comes while `wait` begins.
+@contextlib.contextmanager
+def until_signal() -> Iterator[Callable[[], None]]:
+    """While this lasts, SIGTERM and SIGINT end compilations and what waits by the function that it yields.
 
-    Python's handlers run in the main thread only, and not while it waits for a lock or reads: what ends
-    the read is the byte that the interpreter itself writes when a signal comes.
+    Also a signal that another thread gets, or that comes while the wait begins: Python's handlers run in the
+    main thread only, and not while it waits for a lock or reads. What ends the read is the byte that the
+    interpreter itself writes when a signal comes.
     """
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    os.set_blocking(read, True)
+    before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-    def __init__(self) -> None:
-        self._read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(self._read, True)
-        self._before = signal.set_wakeup_fd(write, warn_on_full_buffer=False), write
+    def on_signal(*_: object) -> None:
+        INTERRUPTION.requested = True
 
-    def wait(self) -> None:
-        """Until it is asked for."""
+    def wait() -> None:
         while not INTERRUPTION.requested:
-            os.read(self._read, 1)
+            os.read(read, 1)
 
-    def close(self) -> None:
-        """Signals wake up what they did before."""
-        before, write = self._before
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    try:
+        yield wait
+    finally:
         signal.set_wakeup_fd(before)
         os.close(write)
-        os.close(self._read)
+        os.close(read)
+        INTERRUPTION.requested = False
 
 
 @dataclass(frozen=True)
@@ -105,24 +110,15 @@ class Loss:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
-    stop = Stop()
-
-    def on_signal(*_: object) -> None:
-        INTERRUPTION.requested = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    try:
-        _configure_logging(options)
-        _run(options, stop)
-    except Stopped:
-        return 0
-    except (StartError, ProgramError) as error:
-        print(f"soft_switch: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    finally:
-        stop.close()
-        INTERRUPTION.requested = False
+    with until_signal() as wait:
+        try:
+            _configure_logging(options)
+            _run(options, wait)
+        except Stopped:
+            return 0
+        except (StartError, ProgramError) as error:
+            print(f"soft_switch: {error}", file=sys.stderr)
+            return EXIT_ERROR
     return 0
 
 
@@ -375,7 +371,7 @@ def _configure_logging(options: argparse.Namespace) -> None:
     )
 
 
-def _run(options: argparse.Namespace, stop: Stop) -> None:
+def _run(options: argparse.Namespace, wait: Callable[[], None]) -> None:
     """Bring the switch up, serve until told to stop, take it down."""
     if options.thrift_port is not None:
         LOG.warning("--thrift-port %d is not used: there is no Thrift server", options.thrift_port)
@@ -418,7 +414,7 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
             raise StartError(str(error)) from error
         print(f"listening on {server.address}", flush=True)
         LOG.info("device %d is up, P4Runtime on %s", options.device_id, server.address)
-        stop.wait()
+        wait()
         LOG.info("stopping")
         server.stop()
 

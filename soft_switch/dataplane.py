@@ -139,14 +139,14 @@ class DataPlane:
         self._is_wires = False
         self._log = log or logging.getLogger(__name__)
         number = api.NO_PORT if cpu_port is None else cpu_port
-        self._lazy_engine = Engine(number, drop_port, seed & WORD_MASK, priority_queues)
+        self._owned = Engine(number, drop_port, seed & WORD_MASK, priority_queues)
         self._loaded: LoadedProgram | None = None
         self._optimiser: Optimiser | None = None
         self._interfaces: dict[int, str] = {}
         self._packet_in: Callable[[bytes], None] | None = None
         self._digest: Callable[[str, tuple[int, ...]], None] | None = None
         self._control = threading.RLock()
-        self.faults = FaultRules(self._lazy_engine, self._control)
+        self.faults = FaultRules(self._owned, self._control)
         self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
 
     def __enter__(self) -> DataPlane:
@@ -165,12 +165,12 @@ class DataPlane:
 
     @property
     def _native(self) -> ctypes.CDLL:
-        return self._lazy_engine.library
+        return self._owned.library
 
     @property
     def _engine(self) -> int:
         """The engine, which lives as long as `_control` is held; RuntimeError when it is gone."""
-        return self._lazy_engine.handle
+        return self._owned.handle
 
     # The program
 
@@ -310,7 +310,7 @@ class DataPlane:
         if optimiser is not None:
             optimiser.cancel()
         with self._control:
-            if self._lazy_engine.is_gone:
+            if self._owned.is_gone:
                 return
             listening = self._events.ident is not None
             if listening:
@@ -319,7 +319,7 @@ class DataPlane:
         if listening and threading.current_thread() is not self._events:
             self._events.join()
         with self._control:
-            engine = self._lazy_engine.take()
+            engine = self._owned.take()
             if engine is None:
                 return
             self._native.engine_set_program(engine, None, None, None)
@@ -652,9 +652,7 @@ class DataPlane:
         """Hand packet-ins and log lines from the native queue to Python."""
         data = (ctypes.c_uint8 * api.MAX_FRAME)()
         length, level = ctypes.c_uint32(), ctypes.c_uint32()
-        if not self._lazy_engine.exists():
-            return
-        while not self._lazy_engine.is_gone:  # after a callback that closed the data plane
+        while not self._owned.is_gone:  # after a callback that closed the data plane
             kind = self._native.engine_next_event(
                 self._engine, EVENT_WAIT_MS, data, ctypes.byref(length), ctypes.byref(level)
             )

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from soft_switch.compiler.bounds import WORD_BITS, ones, words
-from soft_switch.compiler.tables import KeyPart, TableLayout
+from soft_switch.compiler.tables import TableLayout
 from soft_switch.description import ActionInfo, Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
 from soft_switch.errors import TableError
 
 MAX_PRIORITY = (1 << 31) - 1
+
+
+# Which kinds of field take a match; p4c writes optional keys as ternary.
+_KINDS: Mapping[type[Match], tuple[str, ...]] = {
+    Exact: ("exact",),
+    Lpm: ("lpm",),
+    Ternary: ("ternary", "optional"),
+    Range: ("range",),
+    Optional_: ("optional", "ternary"),
+}
 
 
 def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tuple[int, int]:
@@ -25,74 +35,63 @@ def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tu
     key = mask = lows = highs = 0
     rank = priority if layout.priorities else 0
     for part, value in zip(layout.parts, match, strict=True):
-        if isinstance(value, Exact) and part.field.kind == "exact":  # first, because most are
+        field = part.field
+        if isinstance(value, Exact) and field.kind == "exact":  # first, because most are
             bits, care = value.value, part.mask
             if not 0 <= bits <= part.greatest:
-                raise _too_great(name, part.field, bits)
-            bits &= care
+                raise _too_great(f"table {name}", field, bits)
+        elif field.kind not in _KINDS[type(value)]:
+            raise TableError(f"table {name}: {field.name} is an {field.kind} field, the entry gives {value}")
         elif isinstance(value, Range):
-            _check_kind(name, part.field, "range")
-            low, high = _checked(name, part.field, value.low), _checked(name, part.field, value.high)
-            if low > high:
-                raise TableError(f"table {name}: the range {low}..{high} of {part.field.name} is empty")
+            low, high = ends(f"table {name}", field, value)
             lows |= low << part.bit
             highs |= high << part.bit
             continue
-        elif part.is_range:
-            raise _wrong_kind(name, part.field, value)
         else:
-            bits, care = _ternary(name, part, value)
+            bits, care = ternary(f"table {name}", field, value)
+            care &= part.mask
             if isinstance(value, Lpm) and not layout.priorities:
                 rank = value.prefix_len  # the longest prefix wins
-        key |= bits << part.bit
+        key |= (bits & care) << part.bit
         mask |= care << part.bit
     size, ranges = WORD_BITS * layout.key_words, WORD_BITS * layout.range_words
     return key | (mask | (lows | highs << ranges) << size) << size, rank
 
 
-def _ternary(table: str, part: KeyPart, value: Match) -> tuple[int, int]:
-    """Value and mask of a key field."""
-    field, full = part.field, ones(part.field.width)
+def ends(owner: str, field: KeyField, value: Range) -> tuple[int, int]:
+    """The low and high end of a range of `owner`'s; TableError where it cannot be."""
+    low, high = _checked(owner, field, value.low), _checked(owner, field, value.high)
+    if low > high:
+        raise TableError(f"{owner}: the range {low}..{high} of {field.name} is empty")
+    return low, high
+
+
+def ternary(owner: str, field: KeyField, value: Exact | Lpm | Ternary | Optional_) -> tuple[int, int]:
+    """Value and mask of what is no range; TableError where they do not fit the field of `owner`'s."""
+    full = ones(field.width)
     match value:
         case Exact(wanted):
-            _check_kind(table, field, "exact")
-            bits, care = wanted, full
+            return _checked(owner, field, wanted), full
         case Lpm(wanted, length):
-            _check_kind(table, field, "lpm")
             if not 0 <= length <= field.width:
                 raise TableError(
-                    f"table {table}: {field.name} is {field.width} bits, its prefix length is {length}"
+                    f"{owner}: {field.name} is {field.width} bits, its prefix length is {length}"
                 )
-            bits, care = wanted, full >> length ^ full
+            return _checked(owner, field, wanted), full >> length ^ full
         case Ternary(wanted, mask):
-            _check_kind(table, field, "ternary", "optional")
-            bits, care = wanted, _checked(table, field, mask)
+            return _checked(owner, field, wanted), _checked(owner, field, mask)
         case Optional_(wanted):
-            _check_kind(table, field, "optional", "ternary")  # p4c writes optional keys as ternary
-            bits, care = (0, 0) if wanted is None else (wanted, full)
-        case _:
-            raise _wrong_kind(table, field, value)
-    care &= part.mask
-    return _checked(table, field, bits) & care, care
+            return (0, 0) if wanted is None else (_checked(owner, field, wanted), full)
 
 
-def _check_kind(table: str, field: KeyField, *kinds: str) -> None:
-    if field.kind not in kinds:
-        raise TableError(f"table {table}: {field.name} is an {field.kind} field, the entry gives {kinds[0]}")
-
-
-def _wrong_kind(table: str, field: KeyField, value: Match) -> TableError:
-    return TableError(f"table {table}: {field.name} is an {field.kind} field, the entry gives {value}")
-
-
-def _checked(table: str, field: KeyField, value: int) -> int:
+def _checked(owner: str, field: KeyField, value: int) -> int:
     if not 0 <= value <= ones(field.width):
-        raise _too_great(table, field, value)
+        raise _too_great(owner, field, value)
     return value
 
 
-def _too_great(table: str, field: KeyField, value: int) -> TableError:
-    return TableError(f"table {table}: {value} does not fit the {field.width} bits of {field.name}")
+def _too_great(owner: str, field: KeyField, value: int) -> TableError:
+    return TableError(f"{owner}: {value} does not fit the {field.width} bits of {field.name}")
 
 
 def pack_params(action: ActionInfo, params: Sequence[int]) -> int:

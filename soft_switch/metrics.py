@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from soft_switch.dataplane import GlobalStats, PortStats
-from soft_switch.faults import FaultKind
+from soft_switch.dataplane import DataPlane
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -40,23 +39,10 @@ _GLOBAL: Final = (
 )
 
 
-class Plane(Protocol):
-    """What is asked of a `DataPlane`."""
-
-    @property
-    def program(self) -> object | None: ...
-
-    def ports(self) -> dict[int, PortStats]: ...
-
-    def struck(self, port: int) -> dict[tuple[str, FaultKind], int]: ...
-
-    def stats(self) -> GlobalStats: ...
-
-
 class SwitchMetrics:
     """A data plane as Prometheus' metric families; as many series as there are ports."""
 
-    def __init__(self, plane: Plane) -> None:
+    def __init__(self, plane: DataPlane) -> None:
         self._plane = plane
 
     def collect(self) -> Iterator[Metric]:

@@ -32,7 +32,7 @@ TO_MEMBER, TO_GROUP = -2, -3  # what an entry of an indirect table has instead o
 Words = POINTER(c_uint64)
 
 ENGINE: dict[str, tuple[Any, list[Any]]] = {
-    "engine_create": (c_void_p, [c_uint32, c_uint32, c_uint64]),
+    "engine_create": (c_void_p, [c_uint32, c_uint32, c_uint64, c_uint32]),
     "engine_destroy": (None, [c_void_p]),
     "engine_host": (c_void_p, [c_void_p]),
     "engine_set_program": (None, [c_void_p, c_void_p, c_void_p, c_void_p]),
@@ -57,7 +57,6 @@ ENGINE: dict[str, tuple[Any, list[Any]]] = {
     "engine_multicast_delete": (c_int, [c_void_p, c_uint32]),
     "engine_clone_set": (None, [c_void_p, c_uint32, POINTER(c_uint32), c_size_t, c_uint32]),
     "engine_clone_delete": (c_int, [c_void_p, c_uint32]),
-    "engine_set_priority_queues": (None, [c_void_p, c_uint32]),
     "engine_inject": (None, [c_void_p, c_uint32, c_char_p, c_uint32]),
     "engine_process": (c_void_p, [c_void_p, c_uint32, c_char_p, c_uint32]),
     "engine_collected": (c_void_p, [c_void_p, POINTER(c_size_t)]),

@@ -63,7 +63,7 @@ class Optimiser:
 
     def cancel(self) -> None:
         """End the compiler, if it runs, and wait for the thread."""
-        self._stop.request()
+        self._stop.requested = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
             self._thread.join()
 

@@ -20,60 +20,38 @@ PACKAGE = Path(__file__).parent
 PARTS = ("bmv2/*.py", "compiler/*.py", "description.py", "errors.py")
 
 
+@functools.lru_cache(maxsize=2)
 def translate(program_json: bytes, *, optimise: bool = True) -> CompiledProgram:
     """As `compile_program(read_program(program_json))`, but without what actions and parser states do.
 
     Raises UnsupportedConstruct or ProgramError.
     """
-    return _translate(_text(program_json, optimise))
+    path = _path(program_json, optimise)
+    kept = _find(path)
+    if kept is not None:
+        return kept
+    compiled = _without_code(compile_program(read_program(program_json), optimise=optimise))
+    _keep(path, seal(pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL)))
+    return compiled
 
 
 def describe(program_json: bytes) -> Bmv2Program:
     """As `read_program(program_json)`, with or without what actions and parser states do."""
-    kept = _find(_text(program_json, True))
+    kept = _find(_path(program_json, True))
     return read_program(program_json) if kept is None else kept.program
 
 
-def _text(program_json: bytes, optimise: bool) -> _Text:
+def _path(program_json: bytes, optimise: bool) -> Path:
     digest = hashlib.sha256(_version() + bytes([optimise]) + program_json).hexdigest()
-    return _Text(program_json, digest, optimise)
+    return cache_directory() / f"translated-{digest[:32]}.pickle"
 
 
-class _Text:
-    """A JSON, equal to others with the same digest."""
-
-    def __init__(self, content: bytes, digest: str, optimise: bool) -> None:
-        self.content = content
-        self.digest = digest
-        self.optimise = optimise
-
-    def __hash__(self) -> int:
-        return hash(self.digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Text) and self.digest == other.digest
-
-
-@functools.lru_cache(maxsize=2)
-def _translate(text: _Text) -> CompiledProgram:
-    kept = _find(text)
-    if kept is not None:
-        return kept
-    compiled = _without_code(compile_program(read_program(text.content), optimise=text.optimise))
-    _keep(_path(text), seal(pickle.dumps(compiled, pickle.HIGHEST_PROTOCOL)))
-    return compiled
-
-
-def _find(text: _Text) -> CompiledProgram | None:
-    kept = read_sealed(_path(text))
+def _find(path: Path) -> CompiledProgram | None:
+    kept = read_sealed(path)
     if kept is None:
         return None
     compiled: CompiledProgram = pickle.loads(kept)
     return compiled
-
-
-def _path(text: _Text) -> Path:
-    return cache_directory() / f"translated-{text.digest[:32]}.pickle"
 
 
 def _without_code(compiled: CompiledProgram) -> CompiledProgram:

@@ -6,7 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from soft_switch.compiler.bounds import WORD_BITS, WORD_MASK, ones, words
-from soft_switch.description import Exact, KeyField, Lpm, Match, Optional_, Range, Ternary, ValueSetInfo
+from soft_switch.description import KeyField, Match, Range, ValueSetInfo
+from soft_switch.entries import ends, ternary
 from soft_switch.errors import TableError
 
 
@@ -17,10 +18,11 @@ def pack_member(info: ValueSetInfo, member: Sequence[Match]) -> Iterator[list[in
             f"value set {info.name} compares {len(info.fields)} fields, the member has {len(member)}"
         )
     choices = [
-        list(_ternaries(info.name, field, match)) for field, match in zip(info.fields, member, strict=True)
+        list(_ternaries(f"value set {info.name}", field, match))
+        for field, match in zip(info.fields, member, strict=True)
     ]
     for parts in itertools.product(*choices):
-        pairs = list(zip(info.fields, parts, strict=True))
+        pairs = [*zip(info.fields, parts, strict=True)]
         values = [word for field, (value, mask) in pairs for word in _words(value & mask, field.width)]
         yield values + [word for field, (_, mask) in pairs for word in _words(mask, field.width)]
 
@@ -29,30 +31,12 @@ def _words(value: int, width: int) -> list[int]:
     return [value >> (WORD_BITS * i) & WORD_MASK for i in range(words(width))]
 
 
-def _ternaries(name: str, field: KeyField, match: Match) -> Iterator[tuple[int, int]]:
+def _ternaries(owner: str, field: KeyField, match: Match) -> Iterator[tuple[int, int]]:
     """Values and masks that together are the match."""
-    full = ones(field.width)
-
-    def checked(value: int) -> int:
-        if not 0 <= value <= full:
-            raise TableError(f"value set {name}: {value} does not fit the {field.width} bits of {field.name}")
-        return value
-
-    match match:
-        case Exact(value):
-            yield checked(value), full
-        case Optional_(value):
-            yield (0, 0) if value is None else (checked(value), full)
-        case Ternary(value, mask):
-            yield checked(value), checked(mask)
-        case Lpm(value, length):
-            if not 0 <= length <= field.width:
-                raise TableError(f"value set {name}: {field.name} has no prefixes of {length} bits")
-            yield checked(value), full >> length ^ full
-        case Range(low, high):
-            if checked(low) > checked(high):
-                raise TableError(f"value set {name}: the range {low}..{high} of {field.name} is empty")
-            yield from _prefixes(low, high, full)
+    if isinstance(match, Range):
+        yield from _prefixes(*ends(owner, field, match), ones(field.width))
+    else:
+        yield ternary(owner, field, match)
 
 
 def _prefixes(low: int, high: int, full: int) -> Iterator[tuple[int, int]]:

@@ -9,13 +9,12 @@ switch.
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
-from soft_switch.build import INTERRUPTION, Stopped
-from soft_switch.cli import EXIT_ERROR, Stop
+from soft_switch.build import Stopped
+from soft_switch.cli import EXIT_ERROR, until_signal
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import FaultError, ProgramError
 from soft_switch.fault_control import FaultControl
@@ -24,27 +23,18 @@ from soft_switch.fault_control import FaultControl
 def main(argv: Sequence[str] | None = None) -> int:
     """Be wires until SIGTERM or SIGINT; the exit code is 0 then, 2 if they could not be."""
     options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
-    stop = Stop()
-
-    def on_signal(*_: object) -> None:
-        INTERRUPTION.requested = True
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
-    try:
-        _run(options, stop)
-    except Stopped:
-        return 0
-    except (OSError, FaultError, ProgramError) as error:
-        print(f"wires: {error}", file=sys.stderr)
-        return EXIT_ERROR
-    finally:
-        stop.close()
-        INTERRUPTION.requested = False
+    with until_signal() as wait:
+        try:
+            _run(options, wait)
+        except Stopped:
+            return 0
+        except (OSError, FaultError, ProgramError) as error:
+            print(f"wires: {error}", file=sys.stderr)
+            return EXIT_ERROR
     return 0
 
 
-def _run(options: argparse.Namespace, stop: Stop) -> None:
+def _run(options: argparse.Namespace, wait: Callable[[], None]) -> None:
     with closing(DataPlane()) as plane:
         plane.be_wires()
         for number, ends in enumerate(options.wire):
@@ -53,7 +43,7 @@ def _run(options: argparse.Namespace, stop: Stop) -> None:
         plane.start()
         with FaultControl(options.faults, plane.faults):
             print(f"{len(options.wire)} wires are up", flush=True)
-            stop.wait()
+            wait()
         plane.stop()
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from types import UnionType
+from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
 
 from controller.security.files import VARIABLE as TLS_VARIABLE
 from controller.security.places import worker_directory
@@ -275,7 +277,8 @@ def load(name: str) -> ClusterState | None:
     except json.JSONDecodeError as error:
         raise TopologyError(f"{path} is damaged ({error}): remove {path.parent}") from error
     try:
-        return _decode(raw)
+        decoded: ClusterState = _decode(ClusterState, raw)
+        return decoded
     except (TypeError, KeyError, ValueError) as error:
         raise TopologyError(
             f"{path} is another version's ({error}): take that cluster down with the version that started it"
@@ -328,55 +331,20 @@ def _ready(state: ClusterState) -> ClusterState:
     return state
 
 
-def _process(raw: dict[str, int] | None) -> ProcessId | None:
-    return None if raw is None else ProcessId(**raw)
+_hints: Final[Callable[[Any], dict[str, Any]]] = functools.cache(get_type_hints)
 
 
-def _start(raw: dict[str, Any] | None) -> Start | None:
-    return None if raw is None else Start(**raw)
-
-
-def _wires(raw: dict[str, Any] | None) -> WiresState | None:
-    if raw is None:
-        return None
-    return WiresState(
-        process=ProcessId(**raw["process"]), start=Start(**raw["start"]), links=dict(raw["links"])
-    )
-
-
-def _decode(raw: dict[str, Any]) -> ClusterState:
-    hosts = [
-        HostState(
-            **{
-                **host,
-                "process": _process(host["process"]),
-                "kind": HostKind(host.get("kind", HostKind.EMULATED)),
-                "machine": _process(host.get("machine")),
-            }
-        )
-        for host in raw["hosts"]
-    ]
-    switches = [
-        SwitchState(
-            **{
-                **switch,
-                "process": _process(switch["process"]),
-                "role": Role(switch.get("role", Role.LEAF)),
-                "interfaces": {int(port): name for port, name in switch["interfaces"].items()},
-                "start": _start(switch.get("start")),
-            }
-        )
-        for switch in raw["switches"]
-    ]
-    fields = {
-        **raw,
-        "owner": ProcessId(**raw["owner"]),
-        "session": _process(raw.get("session")),
-        "controller_process": _process(raw["controller_process"]),
-        "controller_start": _start(raw.get("controller_start")),
-        "wires": _wires(raw.get("wires")),
-        "hosts": hosts,
-        "switches": switches,
-        "links": [LinkState(**link) for link in raw.get("links", [])],
-    }
-    return ClusterState(**fields)
+def _decode(kind: Any, raw: Any) -> Any:
+    """A value of type `kind` from what `asdict` and JSON made of it; KeyError, TypeError, ValueError."""
+    if get_origin(kind) is UnionType:  # or None
+        return None if raw is None else _decode(get_args(kind)[0], raw)
+    if get_origin(kind) is list:
+        return [_decode(get_args(kind)[0], item) for item in raw]
+    if get_origin(kind) is dict:
+        key, value = get_args(kind)
+        return {key(name): _decode(value, item) for name, item in raw.items()}
+    if is_dataclass(kind):
+        made: Any = kind
+        hints = _hints(made)
+        return made(**{name: _decode(hints[name], item) for name, item in raw.items()})
+    return kind(raw) if issubclass(kind, Enum) else raw

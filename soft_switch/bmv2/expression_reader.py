@@ -6,35 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from soft_switch.bmv2.syntax import (
-    NOT_VALUES,
-    VALID,
-    Binary,
-    Bool,
-    Const,
-    Expression,
-    Field,
-    Header,
-    HeaderMux,
-    HeaderRef,
-    HeadersEqual,
-    HeaderUnion,
-    LastField,
-    Lookahead,
-    Mux,
-    Named,
-    Operand,
-    Param,
-    Primitive,
-    Stack,
-    StackCount,
-    StackElement,
-    Unary,
-    UnionStack,
-    Valid,
-    is_bool,
-    operands,
-)
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
 Json = Mapping[str, Any]
@@ -44,7 +16,7 @@ BINARY = frozenset(
     | {"<", "<=", ">", ">=", "and", "or"}
 )
 UNARY = frozenset({"~", "not", "d2b", "b2d"})
-HEADERS = (Header, StackElement, HeaderMux)
+HEADERS = (p4.Header, p4.StackElement, p4.HeaderMux)
 NAMED = frozenset({"register_array", "counter_array", "meter_array", "calculation", "string"})
 
 
@@ -75,59 +47,50 @@ class SyntaxReader:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._unique: dict[object, Operand] = {}
 
-    def expression(self, value: Json, source: Source | None) -> Expression:
+    def expression(self, value: Json, source: Source | None) -> p4.Expression:
         """An expression that yields a number or a truth value."""
         operand = self.operand(value, source)
-        if isinstance(operand, NOT_VALUES):
+        if isinstance(operand, p4.NOT_VALUES):
             raise UnsupportedConstruct(f"{value['type']} used as a value", source)
         return operand
 
-    def header(self, value: Json, source: Source | None) -> HeaderRef:
+    def header(self, value: Json, source: Source | None) -> p4.HeaderRef:
         """A reference to a header instance."""
         operand = self.operand(value, source)
-        if not isinstance(operand, (Header, StackElement, HeaderMux)):
+        if not isinstance(operand, (p4.Header, p4.StackElement, p4.HeaderMux)):
             raise UnsupportedConstruct(f"{value['type']} used as a header", source)
         return operand
 
-    def field(self, value: Sequence[Any], source: Source | None) -> Field:
+    def field(self, value: Sequence[Any], source: Source | None) -> p4.Field:
         """A field given as [header, field]."""
         header, name = value[0], value[1]
-        reference: HeaderRef
+        reference: p4.HeaderRef
         if not isinstance(header, str):
             wrapped = {"type": "expression", "value": header} if "op" in header else header
             reference = self.header(wrapped, source)
         else:
-            reference = Header(header)
+            reference = p4.Header(header)
             known = self._names.header_fields.get(header)
             if known is None:
                 raise UnsupportedConstruct(f"a field of {header}, which is no header instance,", source)
-            if name != VALID and name not in known:
+            if name != p4.VALID and name not in known:
                 raise ProgramError(f"header {header} has no field {name}")
-        return Field(reference, name)
+        return p4.Field(reference, name)
 
-    def operand(self, value: Json, source: Source | None) -> Operand:
-        """Whatever a primitive can take. Equal expressions are one object."""
-        operand = self._operand(value, source)
-        key: object = operand
-        if isinstance(operand, (Unary, Binary, Mux)):
-            parts = tuple(id(part) for part in operands(operand))
-            key = (type(operand), getattr(operand, "op", None), parts)
-        return self._unique.setdefault(key, operand)
-
-    def _operand(self, value: Json, source: Source | None) -> Operand:
+    def operand(self, value: Json, source: Source | None) -> p4.Operand:
+        """Whatever a primitive can take."""
         kind, inner = value["type"], value["value"]
         if kind == "expression":
             return self._operation(inner, source) if "op" in inner else self.operand(inner, source)
         if kind == "field":
             return self.field(inner, source)
         if kind == "hexstr":
-            return Const(int(inner, 16))
+            return p4.Const(int(inner, 16))
         if kind == "bool":
-            return Bool(bool(inner))
+            return p4.Bool(bool(inner))
         if kind in ("runtime_data", "local"):
-            return Param(int(inner))
+            return p4.Param(int(inner))
         if kind == "header":
             return self._header_name(inner, source)
         if kind == "header_stack":
@@ -139,129 +102,129 @@ class SyntaxReader:
         if kind == "header_union":
             return self._union(inner, source)
         if kind == "header_union_stack":
-            return UnionStack(inner, tuple(self._columns(inner, source).values()))
+            return p4.UnionStack(inner, tuple(self._columns(inner, source).values()))
         if kind == "lookahead":
-            return Lookahead(int(inner[0]), int(inner[1]))
+            return p4.Lookahead(int(inner[0]), int(inner[1]))
         if kind == "parameters_vector":
             items = inner or ()
             return tuple(self.expression(item, source) for item in items)
         if kind in NAMED:
-            return Named(kind, str(inner))
+            return p4.Named(kind, str(inner))
         raise UnsupportedConstruct(f"operand type {kind}", source)
 
-    def primitive(self, value: Json, fallback: Source | None = None) -> Primitive:
+    def primitive(self, value: Json, fallback: Source | None = None) -> p4.Primitive:
         """One primitive call; `fallback` is the place to name where the call itself has none."""
         source = read_source(value) or fallback
         operands = tuple(self.operand(item, source) for item in value["parameters"])
         if value["op"] == "execute_meter":  # the field that gets the color comes last: first, as elsewhere
             operands = operands[2:] + operands[:2]
-        return Primitive(str(value["op"]), operands, source)
+        return p4.Primitive(str(value["op"]), operands, source)
 
-    def _header_name(self, name: Any, source: Source | None) -> Header:
+    def _header_name(self, name: Any, source: Source | None) -> p4.Header:
         if not isinstance(name, str) or name not in self._names.header_fields:
             raise UnsupportedConstruct(f"header reference {name}", source)
-        return Header(name)
+        return p4.Header(name)
 
-    def _stack(self, name: Any, source: Source | None) -> Stack:
+    def _stack(self, name: Any, source: Source | None) -> p4.Stack:
         if not isinstance(name, str) or name not in self._names.stack_fields:
             raise UnsupportedConstruct(f"header stack reference {name}", source)
-        return Stack(name)
+        return p4.Stack(name)
 
-    def _last(self, stack: Stack, field: str) -> Operand:
+    def _last(self, stack: p4.Stack, field: str) -> p4.Operand:
         if field == "last" and field not in self._names.stack_fields[stack.name]:
-            return StackElement(stack.name, StackCount(stack.name, True))
-        return LastField(stack.name, field)
+            return p4.StackElement(stack.name, p4.StackCount(stack.name, True))
+        return p4.LastField(stack.name, field)
 
     def _columns(self, name: Any, source: Source | None) -> Mapping[str, str]:
         if not isinstance(name, str) or name not in self._names.union_stacks:
             raise UnsupportedConstruct(f"reference to a stack of header unions {name}", source)
         return self._names.union_stacks[name]
 
-    def column(self, name: str, member: str, source: Source | None) -> Stack:
+    def column(self, name: str, member: str, source: Source | None) -> p4.Stack:
         """The stack that stands for a member of a stack of unions."""
         columns = self._columns(name, source)
         if member not in columns:
             raise ProgramError(f"the header unions of {name} have no member {member}")
-        return Stack(columns[member])
+        return p4.Stack(columns[member])
 
-    def _union(self, name: Any, source: Source | None) -> HeaderUnion:
+    def _union(self, name: Any, source: Source | None) -> p4.HeaderUnion:
         if not isinstance(name, str) or name not in self._names.unions:
             raise UnsupportedConstruct(f"header union reference {name}", source)
-        return HeaderUnion(name, self._names.unions[name])
+        return p4.HeaderUnion(name, self._names.unions[name])
 
-    def _operation(self, value: Json, source: Source | None) -> Operand:
+    def _operation(self, value: Json, source: Source | None) -> p4.Operand:
         op, left, right = value["op"], value.get("left"), value["right"]
         if op == "?":
             return self._mux(self.expression(value["cond"], source), left, right, source)  # type: ignore[arg-type]
         if op in ("==", "!="):
             return self._equality(op, left, right, source)  # type: ignore[arg-type]
         if op == "valid":
-            return Valid(self.header(right, source))
+            return p4.Valid(self.header(right, source))
         if op == "valid_union":
-            return _any([Valid(Header(name)) for name in self._as_union(right, source).headers])
+            return _any([p4.Valid(p4.Header(name)) for name in self._as_union(right, source).headers])
         if op == "access_field":
             return self._access_field(self.header(left, source), int(right), source)  # type: ignore[arg-type]
         if op in ("dereference_header_stack", "dereference_stack"):
             stack = self._stack(left["value"], source)  # type: ignore[index]
-            return StackElement(stack.name, self.expression(right, source))
+            return p4.StackElement(stack.name, self.expression(right, source))
         if op in ("last_stack_index", "size_stack"):
-            return StackCount(self._stack(right["value"], source).name, op == "last_stack_index")
+            return p4.StackCount(self._stack(right["value"], source).name, op == "last_stack_index")
         if op in UNARY:
-            return Unary(op, self.expression(right, source))
+            return p4.Unary(op, self.expression(right, source))
         if op in BINARY:
             if left is None:
                 if op not in "+-":
                     raise UnsupportedConstruct(f"operator {op} with one operand", source)
-                return Binary(op, Const(0), self.expression(right, source))
-            return Binary(op, self.expression(left, source), self.expression(right, source))
+                return p4.Binary(op, p4.Const(0), self.expression(right, source))
+            return p4.Binary(op, self.expression(left, source), self.expression(right, source))
         raise UnsupportedConstruct(f"operator {op}", source)
 
-    def _mux(self, condition: Expression, left: Json, right: Json, source: Source | None) -> Operand:
+    def _mux(self, condition: p4.Expression, left: Json, right: Json, source: Source | None) -> p4.Operand:
         first, second = self.operand(left, source), self.operand(right, source)
         if isinstance(first, HEADERS) and isinstance(second, HEADERS):
-            return HeaderMux(condition, first, second)
-        return Mux(condition, self.expression(left, source), self.expression(right, source))
+            return p4.HeaderMux(condition, first, second)
+        return p4.Mux(condition, self.expression(left, source), self.expression(right, source))
 
-    def _as_union(self, value: Json, source: Source | None) -> HeaderUnion:
+    def _as_union(self, value: Json, source: Source | None) -> p4.HeaderUnion:
         operand = self.operand(value, source)
-        if not isinstance(operand, HeaderUnion):
+        if not isinstance(operand, p4.HeaderUnion):
             raise UnsupportedConstruct(f"{value['type']} used as a header union", source)
         return operand
 
-    def _equality(self, op: str, left: Json, right: Json, source: Source | None) -> Expression:
+    def _equality(self, op: str, left: Json, right: Json, source: Source | None) -> p4.Expression:
         first, second = self.operand(left, source), self.operand(right, source)
-        equal: Expression | None = None
+        equal: p4.Expression | None = None
         if isinstance(first, HEADERS) and isinstance(second, HEADERS):
-            equal = HeadersEqual(first, second)
-        elif isinstance(first, HeaderUnion) and isinstance(second, HeaderUnion):
+            equal = p4.HeadersEqual(first, second)
+        elif isinstance(first, p4.HeaderUnion) and isinstance(second, p4.HeaderUnion):
             # One header at most is valid in each, and headers that are not are unequal.
             pairs = zip(first.headers, second.headers, strict=True)
-            equal = _any([HeadersEqual(Header(a), Header(b)) for a, b in pairs])
+            equal = _any([p4.HeadersEqual(p4.Header(a), p4.Header(b)) for a, b in pairs])
         if equal is not None:
-            return equal if op == "==" else Unary("not", equal)
+            return equal if op == "==" else p4.Unary("not", equal)
         a, b = self.expression(left, source), self.expression(right, source)
-        if is_bool(a) != is_bool(b):
+        if p4.is_bool(a) != p4.is_bool(b):
             raise ProgramError(f"operator {op} compares a number with a truth value ({source})")
-        return Binary(op, a, b)
+        return p4.Binary(op, a, b)
 
-    def _access_field(self, header: HeaderRef, offset: int, source: Source | None) -> Field:
+    def _access_field(self, header: p4.HeaderRef, offset: int, source: Source | None) -> p4.Field:
         first = header
-        while isinstance(first, HeaderMux):  # both sides are of one type
+        while isinstance(first, p4.HeaderMux):  # both sides are of one type
             first = first.left
-        if isinstance(first, StackElement):
+        if isinstance(first, p4.StackElement):
             fields = self._names.stack_fields[first.stack]
         else:
             fields = self._names.header_fields[first.name]
         if offset == len(fields):  # hidden fields follow the declared ones
-            return Field(header, VALID)
+            return p4.Field(header, p4.VALID)
         if not 0 <= offset < len(fields):
             raise UnsupportedConstruct(f"access to field number {offset}", source)
-        return Field(header, fields[offset])
+        return p4.Field(header, fields[offset])
 
 
-def _any(tests: Sequence[Expression]) -> Expression:
+def _any(tests: Sequence[p4.Expression]) -> p4.Expression:
     """Whether one of several things is so."""
-    result: Expression = Bool(False)
+    result: p4.Expression = p4.Bool(False)
     for test in tests:
-        result = Binary("or", result, test)
+        result = p4.Binary("or", result, test)
     return result

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from soft_switch.bmv2.consistency import check_consistency
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
 from soft_switch.bmv2.program import (
     Action,
@@ -29,22 +29,6 @@ from soft_switch.bmv2.program import (
     Pipeline,
     Table,
     Transition,
-)
-from soft_switch.bmv2.syntax import (
-    VALID,
-    Const,
-    Expression,
-    Field,
-    Header,
-    HeaderMux,
-    HeaderRef,
-    LastField,
-    Lookahead,
-    Named,
-    Operand,
-    Primitive,
-    StackElement,
-    Valid,
 )
 from soft_switch.description import (
     ActionCall,
@@ -82,11 +66,9 @@ def read_program(text: bytes) -> Bmv2Program:
     if not isinstance(root, dict) or "pipelines" not in root:
         raise ProgramError("the program is JSON but not of BMv2: it has no 'pipelines'")
     try:
-        program = _Reader(root).read()
-        check_consistency(program)
+        return _Reader(root).read()
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ProgramError(f"the program is not the BMv2 JSON that p4c writes: {error!r}") from error
-    return program
 
 
 class _Reader:
@@ -97,7 +79,8 @@ class _Reader:
         version = root.get("__meta__", {}).get("version", [SUPPORTED_MAJOR, 0])
         if version[0] != SUPPORTED_MAJOR:
             raise UnsupportedConstruct(f"BMv2 JSON version {'.'.join(map(str, version))}")
-        self._refuse_unsupported()
+        for item in root.get("extern_instances", ()):
+            raise UnsupportedConstruct(f"extern instance {item['name']}", read_source(item))
         self.types = {item["name"]: self._header_type(item) for item in root["header_types"]}
         for item in root["headers"]:
             if item["header_type"] not in self.types:
@@ -145,11 +128,6 @@ class _Reader:
             for item in root.get("meter_arrays", ())
             if item["is_direct"]
         }
-
-    def _refuse_unsupported(self) -> None:
-        for key, construct in (("extern_instances", "extern instance"),):
-            for item in self.root.get(key, ()):
-                raise UnsupportedConstruct(f"{construct} {item['name']}", read_source(item))
 
     def _header_type(self, item: Json) -> HeaderType:
         fields = []
@@ -216,7 +194,6 @@ class _Reader:
                 selectors[item["name"]] = chooser.name
         checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
         statements = tuple(self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ()))
-        self._check_calculations(calculations, checksums, statements)
         return Bmv2Program(
             name=name,
             header_instances=self.instances,
@@ -271,11 +248,6 @@ class _Reader:
             item["name"]: ActionProfileInfo(item["name"], int(item.get("max_size", 0)), "selector" in item)
             for item in self._profiles()
         }
-        for info in tables.values():
-            if info.profile is not None and info.profile not in profiles:
-                raise ProgramError(
-                    f"table {info.name} has an action profile {info.profile} that is not there"
-                )
         meters = {item["name"]: self._meter(item, tables) for item in self.root.get("meter_arrays", ())}
         return Program(
             name=name,
@@ -300,7 +272,7 @@ class _Reader:
         size = tables[table].size if table else _size(item, "size")
         return MeterInfo(item["name"], size, unit, table)
 
-    def _list_fields(self, item: Json) -> Iterator[Field]:
+    def _list_fields(self, item: Json) -> Iterator[p4.Field]:
         """The fields of a field list or learn list; constants in a field list have no effect."""
         for element in item["elements"]:
             if element["type"] == "field":
@@ -311,10 +283,10 @@ class _Reader:
                 )
 
     def _learn_list(self, item: Json) -> LearnList:
-        values: list[tuple[Field | Const, int]] = []
+        values: list[tuple[p4.Field | p4.Const, int]] = []
         for element in item["elements"]:
             if element["type"] == "hexstr":
-                values.append((Const(int(element["value"], 16)), int(element["bitwidth"])))
+                values.append((p4.Const(int(element["value"], 16)), int(element["bitwidth"])))
             elif element["type"] == "field":
                 field = self.syntax.field(element["value"], read_source(item))
                 values.append((field, self._field_width(field)))
@@ -328,7 +300,7 @@ class _Reader:
         place = read_source(item)
         ops = tuple(self._parser_op(op, item["name"], place) for op in item["parser_ops"])
         key = tuple(self.syntax.expression(part, place) for part in item["transition_key"])
-        if any(isinstance(part, Field) and self._is_varbit(part) for part in key):
+        if any(isinstance(part, p4.Field) and self._is_varbit(part) for part in key):
             raise UnsupportedConstruct(f"select on a varbit field in parser state {item['name']}", place)
         transitions = []
         for branch in item["transitions"]:
@@ -363,14 +335,14 @@ class _Reader:
             condition = self.syntax.expression(params[0], place)
             return ParserOp(op, self.syntax.expression(params[1], place), condition)
         if op == "shift":
-            return ParserOp("advance", None, Const(8 * int(params[0])))
+            return ParserOp("advance", None, p4.Const(8 * int(params[0])))
         if op == "advance":
             return ParserOp(op, None, self.syntax.expression(params[0], place))
         if op == "primitive":
             return ParserOp(op, None, None, self.syntax.primitive(params[0], place))
         raise UnsupportedConstruct(f"parser operation {op} in parser state {state}", place)
 
-    def _extracted(self, item: Json, state: str, place: Source | None) -> Operand:
+    def _extracted(self, item: Json, state: str, place: Source | None) -> p4.Operand:
         kind, name = item["type"], item["value"]
         if kind == "regular":
             reference = name if isinstance(name, Mapping) else {"type": "header", "value": name}
@@ -382,14 +354,14 @@ class _Reader:
         raise UnsupportedConstruct(f"extract of a {kind} in parser state {state}", place)
 
     def _value_set_transition(
-        self, branch: Json, state: str, key: Sequence[Expression], place: Source | None
+        self, branch: Json, state: str, key: Sequence[p4.Expression], place: Source | None
     ) -> Transition:
         name = branch["value"]
         if branch.get("mask") is not None:
             raise UnsupportedConstruct(f"value set {name} with a mask in parser state {state}", place)
         fields = []
         for number, part in enumerate(key):
-            if not isinstance(part, (Field, LastField, Lookahead)):
+            if not isinstance(part, (p4.Field, p4.LastField, p4.Lookahead)):
                 raise UnsupportedConstruct(f"select on an expression in parser state {state}", place)
             fields.append(KeyField(f"field{number}", "exact", self._part_width(part)))
         known = self.value_sets.get(name)
@@ -403,10 +375,10 @@ class _Reader:
         self.value_sets[name] = replace(known, fields=tuple(fields))
         return Transition(None, None, branch["next_state"], name)
 
-    def _part_width(self, part: Field | LastField | Lookahead) -> int:
-        if isinstance(part, Lookahead):
+    def _part_width(self, part: p4.Field | p4.LastField | p4.Lookahead) -> int:
+        if isinstance(part, p4.Lookahead):
             return part.width
-        if isinstance(part, LastField):
+        if isinstance(part, p4.LastField):
             return self.stacks[part.stack].type.field(part.field).width
         return self._field_width(part)
 
@@ -491,12 +463,12 @@ class _Reader:
         mask = key.get("mask")
         if key["match_type"] == "valid":
             return KeySource(
-                Valid(self.syntax.header({"type": "header", "value": key["target"]}, place)), None
+                p4.Valid(self.syntax.header({"type": "header", "value": key["target"]}, place)), None
             )
         target = key["target"]
         if isinstance(target, Mapping):
             read = self.syntax.expression(target, place)
-            if not isinstance(read, Field):
+            if not isinstance(read, p4.Field):
                 raise UnsupportedConstruct(f"{type(read).__name__} as a table key", place)
             field = read
         else:
@@ -506,24 +478,24 @@ class _Reader:
         return KeySource(field, None if mask is None else int(mask, 16))
 
     def _key_width(self, key: KeySource) -> int:
-        return 1 if isinstance(key.value, Valid) else self._field_width(key.value)
+        return 1 if isinstance(key.value, p4.Valid) else self._field_width(key.value)
 
-    def _field_width(self, field: Field) -> int:
-        if field.field == VALID:
+    def _field_width(self, field: p4.Field) -> int:
+        if field.field == p4.VALID:
             return 1
         return self._header_of(field.header).field(field.field).width
 
-    def _header_of(self, header: HeaderRef) -> HeaderType:
+    def _header_of(self, header: p4.HeaderRef) -> HeaderType:
         match header:
-            case Header(name):
+            case p4.Header(name):
                 return self.instances[name].type
-            case StackElement(stack, _):
+            case p4.StackElement(stack, _):
                 return self.stacks[stack].type
-            case HeaderMux(_, left, _):
+            case p4.HeaderMux(_, left, _):
                 return self._header_of(left)
 
-    def _is_varbit(self, field: Field) -> bool:
-        return field.field != VALID and self._header_of(field.header).field(field.field).varbit
+    def _is_varbit(self, field: p4.Field) -> bool:
+        return field.field != p4.VALID and self._header_of(field.header).field(field.field).varbit
 
     def _call(self, item: Json) -> ActionCall:
         action = self.actions[int(item["action_id"])].info
@@ -551,29 +523,15 @@ class _Reader:
         if kind == "payload":
             return CalcInput(kind, None, 0)
         if kind == "hexstr":
-            return CalcInput(kind, Const(int(part["value"], 16)), int(part["bitwidth"]))
+            return CalcInput(kind, p4.Const(int(part["value"], 16)), int(part["bitwidth"]))
         if kind == "field":
             field = self.syntax.field(part["value"], place)
             return CalcInput(kind, field, self._field_width(field))
         if kind == "header":
             header = self.syntax.header(part, place)
-            if isinstance(header, Header):
+            if isinstance(header, p4.Header):
                 return CalcInput(kind, header, self.instances[header.name].type.width)
         raise UnsupportedConstruct(f"calculation over {kind}", place)
-
-    def _check_calculations(
-        self,
-        calculations: Mapping[str, Calculation],
-        checksums: Sequence[Checksum],
-        deparser: Sequence[Primitive],
-    ) -> None:
-        wanted = {item.calculation for item in checksums}
-        for primitives in [*(action.primitives for action in self.actions.values()), deparser]:
-            for call in primitives:
-                parts = [part for part in call.operands if isinstance(part, Named)]
-                wanted |= {part.name for part in parts if part.kind == "calculation"}
-        for name in sorted(wanted - calculations.keys()):
-            raise ProgramError(f"the program uses a calculation {name} that it does not define")
 
     def _checksum(self, item: Json) -> Checksum:
         place = read_source(item)

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import Action, Bmv2Program
-from soft_switch.bmv2.syntax import (
-    NOT_VALUES,
-    Const,
-    Expression,
-    Field,
-    Header,
-    HeaderMux,
-    HeaderRef,
-    HeaderUnion,
-    LastField,
-    Named,
-    Operand,
-    Primitive,
-    Stack,
-    StackElement,
-    UnionStack,
-    header_operands,
-    is_bool,
-)
 from soft_switch.compiler.bounds import WORD_MASK, ones, words
 from soft_switch.compiler.code import Code, comment, string, word
 from soft_switch.compiler.effects import ENDING, STANDARD
@@ -65,7 +47,7 @@ class Primitives:
         self._meters = {name: (n, m) for n, (name, m) in enumerate(description.meters.items())}
         self._calculations = calculations
         self._standard = standard
-        self._table: Mapping[str, Callable[[Primitive, ExpressionWriter], None]] = {
+        self._table: Mapping[str, Callable[[p4.Primitive, ExpressionWriter], None]] = {
             **dict.fromkeys(ASSIGNMENTS, self._assign),
             "assign_header": self._assign_header,
             "copy_header": self._assign_header,
@@ -75,8 +57,8 @@ class Primitives:
             "assign_union_stack": self._assign_union_stack,
             "add_header": self._add_header,
             "remove_header": self._remove_header,
-            "push": self._push,
-            "pop": self._pop,
+            "push": self._shift,
+            "pop": self._shift,
             "mark_to_drop": self._drop,
             "drop": self._drop,
             "register_read": self._register_read,
@@ -98,13 +80,12 @@ class Primitives:
             "no_op": lambda call, write: None,
         }
 
-    def write(self, call: Primitive, writer: ExpressionWriter) -> None:
+    def write(self, call: p4.Primitive, writer: ExpressionWriter) -> None:
         """Write one call."""
         method = self._table.get(call.op)
         if method is None:
             raise UnsupportedConstruct(f"primitive {call.op}", call.source)
         writer.source = call.source
-        writer.begin(*_roots(call))
         try:
             method(call, writer)
         except (IndexError, KeyError) as error:
@@ -114,10 +95,10 @@ class Primitives:
 
     # Fields and headers
 
-    def _assign(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         write.assign(_lvalue(call.operands[0], call.source), _expression(call.operands[1], call.source))
 
-    def _assign_header(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign_header(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         to, source = (write.header(_header(operand, call.source)) for operand in call.operands[:2])
         self._copy_header(write, to, source)
 
@@ -134,7 +115,7 @@ class Primitives:
         else:
             write.out(f"if ({source.valid}) {to.text} = {source.text};\n{to.valid} = {source.valid};")
 
-    def _assign_stack(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign_stack(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         to, source = (_stack(operand, call.source) for operand in call.operands[:2])
         self._copy_stack(write, write.layout.stacks[to], write.layout.stacks[source])
 
@@ -145,27 +126,27 @@ class Primitives:
             write.out(f"if (p.v[{source.first_valid} + i]) {to.array}[i] = {source.array}[i];")
             write.out(f"p.v[{to.first_valid} + i] = p.v[{source.first_valid} + i];")
 
-    def _assign_union(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign_union(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         to, source = call.operands[:2]
-        if not isinstance(to, HeaderUnion) or not isinstance(source, HeaderUnion):
+        if not isinstance(to, p4.HeaderUnion) or not isinstance(source, p4.HeaderUnion):
             raise UnsupportedConstruct("assign_union with these operands", call.source)
         for one, other in zip(to.headers, source.headers, strict=True):
             self._copy_header(write, write.layout.headers[one], write.layout.headers[other])
 
-    def _assign_union_stack(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign_union_stack(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         to, source = call.operands[:2]
-        if not isinstance(to, UnionStack) or not isinstance(source, UnionStack):
+        if not isinstance(to, p4.UnionStack) or not isinstance(source, p4.UnionStack):
             raise UnsupportedConstruct("assign_union_stack with these operands", call.source)
         for one, other in zip(to.columns, source.columns, strict=True):
             self._copy_stack(write, write.layout.stacks[one], write.layout.stacks[other])
 
-    def _assign_varbit(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assign_varbit(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         to, source = (write.place(_lvalue(operand, call.source)) for operand in call.operands[:2])
         if not to.varbit or not source.varbit or to.width != source.width:
             raise UnsupportedConstruct("assign_VL of fields of different types", call.source)
         write.out(f"{to.text} = {source.text};")
 
-    def _add_header(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _add_header(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         header = write.header(_header(call.operands[0], call.source))
         if header.valid is None:
             return
@@ -179,12 +160,12 @@ class Primitives:
                 write.out(f"{size} = size;")
             write.out(f"c.packet_length += {header.size};")
 
-    def _remove_header(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _remove_header(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         header = write.header(_header(call.operands[0], call.source))
         if header.valid is not None:
             write.out(f"if ({header.valid}) c.packet_length -= {header.size};\n{header.valid} = 0;")
 
-    def _shift_unions(self, call: Primitive, write: ExpressionWriter, unions: UnionStack) -> None:
+    def _shift_unions(self, call: p4.Primitive, write: ExpressionWriter, unions: p4.UnionStack) -> None:
         count = write.hoist(_expression(call.operands[1], call.source), 1)
         stacks = [write.layout.stacks[name] for name in unions.columns]
         depth, following = stacks[0].depth, stacks[0].next
@@ -196,27 +177,18 @@ class Primitives:
         for stack in stacks:
             write.out(f"{call.op}_union({stack.array}, &p.v[{stack.first_valid}], {depth}, {count});")
 
-    def _push(self, call: Primitive, write: ExpressionWriter) -> None:
-        if isinstance(call.operands[0], UnionStack):
+    def _shift(self, call: p4.Primitive, write: ExpressionWriter) -> None:
+        if isinstance(call.operands[0], p4.UnionStack):
             self._shift_unions(call, write, call.operands[0])
             return
         stack = write.layout.stacks[_stack(call.operands[0], call.source)]
         count = write.hoist(_expression(call.operands[1], call.source), 1)
-        name = "push_front" if stack.type.varbit is None else "push_varbit"
-        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
+        where = f"{stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}"
+        write.out(f"{call.op}_front({where}, {count});")
 
-    def _pop(self, call: Primitive, write: ExpressionWriter) -> None:
-        if isinstance(call.operands[0], UnionStack):
-            self._shift_unions(call, write, call.operands[0])
-            return
-        stack = write.layout.stacks[_stack(call.operands[0], call.source)]
-        count = write.hoist(_expression(call.operands[1], call.source), 1)
-        name = "pop_front" if stack.type.varbit is None else "pop_varbit"
-        write.out(f"{name}({stack.array}, &p.v[{stack.first_valid}], {stack.next}, {stack.depth}, {count});")
-
-    def _drop(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _drop(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         marked = call.operands[0] if call.operands else None
-        if isinstance(marked, Header) and marked.name != STANDARD:  # a control's copy
+        if isinstance(marked, p4.Header) and marked.name != STANDARD:  # a control's copy
             for name, value in (("egress_spec", "g.host.drop_port"), ("mcast_grp", "0")):
                 place = write.layout.find(marked.name, name)
                 if place is not None:
@@ -225,13 +197,13 @@ class Primitives:
         self._standard.set(write.out, "egress_spec", "g.host.drop_port")
         self._standard.set(write.out, "mcast_grp", "0")
 
-    def _truncate(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _truncate(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         length = write.hoist(_expression(call.operands[0], call.source), 1)
         write.out(f"c.truncate = uint32_t({length} < c.truncate ? {length} : c.truncate);")
 
     # State
 
-    def _register_read(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _register_read(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         number, register = self._registers[_name(call.operands[1], call.source)]
         index = write.hoist(_expression(call.operands[2], call.source), 1)
         target = write.place(_lvalue(call.operands[0], call.source))
@@ -240,13 +212,13 @@ class Primitives:
         self._otherwise_zero(call, write, target)
 
     @staticmethod
-    def _otherwise_zero(call: Primitive, write: ExpressionWriter, target: Place) -> None:
+    def _otherwise_zero(call: p4.Primitive, write: ExpressionWriter, target: Place) -> None:
         """Where the target is left alone: what nothing has set must not show what another packet left."""
         if id(call) in write.layout.first_writes:
             with write.out.block("else"):
-                write.store(target, Const(0))
+                write.store(target, p4.Const(0))
 
-    def _register_write(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _register_write(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         number, register = self._registers[_name(call.operands[0], call.source)]
         index = write.hoist(_expression(call.operands[1], call.source), 1)
         with write.out.block(f"if ({index} < {register.size}u)"):
@@ -255,13 +227,13 @@ class Primitives:
                 _expression(call.operands[2], call.source),
             )
 
-    def _count(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _count(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         number, counter = self._counters[_name(call.operands[0], call.source)]
         index = write.hoist(_expression(call.operands[1], call.source), 1)
         with write.out.block(f"if ({index} < {counter.size}u)"):
             write.out(f"g.c{number}[2 * {index}]++;\ng.c{number}[2 * {index} + 1] += c.length;")
 
-    def _meter(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _meter(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         number, meter = self._meters[_name(call.operands[1], call.source)]
         index = write.hoist(_expression(call.operands[2], call.source), 1)
         target = write.place(_lvalue(call.operands[0], call.source))
@@ -271,33 +243,33 @@ class Primitives:
 
     # What happens when the pipeline ends (see `soft_switch.compiler.passes`)
 
-    def _clone(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _clone(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         session = write.hoist(_expression(call.operands[0], call.source), 1)
         write.out(f"c.clone = uint16_t(uint16_t({session}) | CLONE);")
         self._ask("clone_list", call.operands[1], call, write)
 
     @staticmethod
-    def _ask(what: str, number: Operand, call: Primitive, write: ExpressionWriter) -> None:
-        if not isinstance(number, Const):
+    def _ask(what: str, number: p4.Operand, call: p4.Primitive, write: ExpressionWriter) -> None:
+        if not isinstance(number, p4.Const):
             raise UnsupportedConstruct(f"{call.op} with a computed field list", call.source)
         write.out(f"c.{what} = {number.value & 0xFFFF};")
 
     # Externs
 
-    def _hash(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _hash(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         name = _name(call.operands[2], call.source)
         base = _expression(call.operands[1], call.source)
         size = _expression(call.operands[3], call.source)
         result = write.out.name()
         text = self._calculations.call(name)
-        if not (isinstance(size, Const) and size.value & WORD_MASK > ones(self._calculations.bits(name))):
+        if not (isinstance(size, p4.Const) and size.value & WORD_MASK > ones(self._calculations.bits(name))):
             text = f"bounded({text}, {write.value(size, 1)})"
-        if base != Const(0):
+        if base != p4.Const(0):
             text = f"{text} + {write.value(base, 1)}"
         write.out(f"const uint64_t {result} = {text};")
         write.assign(_lvalue(call.operands[0], call.source), Place(result, 64, False))
 
-    def _random(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _random(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         low = write.hoist(_expression(call.operands[1], call.source), 1)
         high = write.hoist(_expression(call.operands[2], call.source), 1)
         target = write.place(_lvalue(call.operands[0], call.source))
@@ -307,9 +279,9 @@ class Primitives:
             write.store(target, Place(result, 64, False))
         self._otherwise_zero(call, write, target)
 
-    def _log(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _log(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         text, values = call.operands
-        if not isinstance(text, Named) or not isinstance(values, tuple):
+        if not isinstance(text, p4.Named) or not isinstance(values, tuple):
             raise UnsupportedConstruct("log_msg with these operands", call.source)
         pieces = text.name.replace("\\{", "\1").replace("\\}", "\2").split("{}")
         if len(pieces) - 1 != len(values):
@@ -322,14 +294,14 @@ class Primitives:
             if plain:
                 write.out(f"line.text({string(plain)});")
             if index < len(values):
-                bounds = write.bounds(values[index]) if not is_bool(values[index]) else None
+                bounds = write.bounds(values[index]) if not p4.is_bool(values[index]) else None
                 negative = "true" if bounds is not None and bounds.negative else "false"
                 count = 1 if bounds is None else words(bounds.bits)
                 value = write.value(values[index], 1) if count == 1 else write.hoist(values[index], count)
                 write.out(f"line.number({value}, {negative});")
         write.out("line.send(g.host, LOG_INFO);")
 
-    def _assert(self, call: Primitive, write: ExpressionWriter) -> None:
+    def _assert(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         """BMv2 aborts; here the packet is dropped, counted and reported."""
         condition = write.boolean(_expression(call.operands[0], call.source))
         with write.out.block(f"if (!({condition}))"):
@@ -401,13 +373,13 @@ class Actions:
         """Write the assignments from there on that can share a loop over their words; where they end."""
         if not self._fuses:
             return index
-        group: list[tuple[Field, Expression]] = []
+        group: list[tuple[p4.Field, p4.Expression]] = []
         words = 0
         for call in action.primitives[index:]:
             if call.op not in ASSIGNMENTS or (group and index + len(group) in targets):
                 break
             target, expression = call.operands[:2]
-            if not isinstance(target, Field) or isinstance(expression, NOT_VALUES):
+            if not isinstance(target, p4.Field) or isinstance(expression, p4.NOT_VALUES):
                 break
             count = writer.fusible(target, expression)
             if count == 0 or (group and count != words):
@@ -421,62 +393,49 @@ class Actions:
         writer.fuse(group, words)
         return index + len(group)
 
-    def _primitive(self, call: Primitive, writer: ExpressionWriter) -> None:
+    def _primitive(self, call: p4.Primitive, writer: ExpressionWriter) -> None:
         if call.op == "_jump":
             writer.out(f"goto L{_jump_target(call)};")
         elif call.op == "_jump_if_zero":
-            writer.begin(*_roots(call))
             condition = writer.boolean(_expression(call.operands[0], call.source))
             writer.out(f"if (!{condition}) goto L{_jump_target(call)};")
         else:
             self._primitives.write(call, writer)
 
 
-def _roots(call: Primitive) -> list[Expression]:
-    roots: list[Expression] = []
-    for operand in call.operands:
-        if isinstance(operand, tuple):
-            roots += operand
-        elif isinstance(operand, (Header, StackElement, HeaderMux)):
-            roots += header_operands(operand)
-        elif not isinstance(operand, NOT_VALUES):
-            roots.append(operand)
-    return roots
-
-
-def _jump_target(call: Primitive) -> int:
+def _jump_target(call: p4.Primitive) -> int:
     target = call.operands[-1]
-    if not isinstance(target, Const):
+    if not isinstance(target, p4.Const):
         raise UnsupportedConstruct("a jump to a computed place", call.source)
     return target.value
 
 
-def _expression(operand: Operand, source: Source | None) -> Expression:
-    if isinstance(operand, NOT_VALUES):
+def _expression(operand: p4.Operand, source: Source | None) -> p4.Expression:
+    if isinstance(operand, p4.NOT_VALUES):
         raise UnsupportedConstruct(f"{type(operand).__name__} as a value", source)
     return operand
 
 
-def _lvalue(operand: Operand, source: Source | None) -> Field | LastField:
-    if not isinstance(operand, (Field, LastField)):
+def _lvalue(operand: p4.Operand, source: Source | None) -> p4.Field | p4.LastField:
+    if not isinstance(operand, (p4.Field, p4.LastField)):
         raise UnsupportedConstruct(f"assignment to {type(operand).__name__}", source)
     return operand
 
 
-def _header(operand: Operand, source: Source | None) -> HeaderRef:
-    if not isinstance(operand, (Header, StackElement, HeaderMux)):
+def _header(operand: p4.Operand, source: Source | None) -> p4.HeaderRef:
+    if not isinstance(operand, (p4.Header, p4.StackElement, p4.HeaderMux)):
         raise UnsupportedConstruct(f"{type(operand).__name__} as a header", source)
     return operand
 
 
-def _stack(operand: Operand, source: Source | None) -> str:
-    if not isinstance(operand, Stack):
+def _stack(operand: p4.Operand, source: Source | None) -> str:
+    if not isinstance(operand, p4.Stack):
         raise UnsupportedConstruct(f"{type(operand).__name__} as a header stack", source)
     return operand.name
 
 
-def _name(operand: Operand, source: Source | None) -> str:
-    if not isinstance(operand, Named):
+def _name(operand: p4.Operand, source: Source | None) -> str:
+    if not isinstance(operand, p4.Named):
         raise UnsupportedConstruct(
             f"{type(operand).__name__} where the name of an extern is expected", source
         )

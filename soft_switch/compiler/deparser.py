@@ -56,10 +56,7 @@ class DeparserWriter:
             out("(void)g, (void)p, (void)c;")
 
     def _condition(self, item: Checksum) -> str:
-        if item.condition is None:
-            return "true"
-        self._write.begin(item.condition)
-        return self._write.boolean(item.condition)
+        return "true" if item.condition is None else self._write.boolean(item.condition)
 
     def _verify(self, item: Checksum) -> None:
         out = self._out

@@ -14,29 +14,8 @@ import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import Action, Bmv2Program, Calculation, Table
-from soft_switch.bmv2.syntax import (
-    Binary,
-    Const,
-    Expression,
-    Field,
-    Header,
-    HeaderMux,
-    HeaderRef,
-    HeadersEqual,
-    HeaderUnion,
-    LastField,
-    Mux,
-    Named,
-    Operand,
-    Primitive,
-    Stack,
-    StackElement,
-    Unary,
-    UnionStack,
-    Valid,
-    header_operands,
-)
 from soft_switch.compiler.flow import JUMPS, Variable, first_writes
 
 # Primitives that can end the pipeline.
@@ -86,7 +65,7 @@ class EffectsFinder:
     def __init__(self, program: Bmv2Program) -> None:
         self._program = program
         self._metadata = {name for name, item in program.header_instances.items() if item.metadata}
-        self._cache: dict[int, tuple[Expression, frozenset[Variable]]] = {}  # by identity, kept alive
+        self._cache: dict[int, tuple[p4.Expression, frozenset[Variable]]] = {}  # by identity, kept alive
         self.standard = frozenset(program.aliases.values()) | {
             (name, field.name)
             for name, item in program.header_instances.items()
@@ -99,71 +78,58 @@ class EffectsFinder:
         """Calls (by id) before which nothing can have written their target."""
         return first_writes(self._program, self.targets)
 
-    def targets(self, call: Primitive) -> frozenset[Variable]:
+    def targets(self, call: p4.Primitive) -> frozenset[Variable]:
         """What a primitive call can write."""
         target = call.operands[0] if call.operands else None
         if call.op in ("mark_to_drop", "drop"):
             # In a control that was inlined it is a copy of standard_metadata that is marked.
-            header = target.name if isinstance(target, Header) else STANDARD
+            header = target.name if isinstance(target, p4.Header) else STANDARD
             return frozenset((header, name) for name in DROP_WRITES)
-        if call.op in FIELD_WRITERS and isinstance(target, Field) and isinstance(target.header, Header):
+        if call.op in FIELD_WRITERS and isinstance(target, p4.Field) and isinstance(target.header, p4.Header):
             written = target.header.name in self._metadata
             return frozenset({(target.header.name, target.field)}) if written else frozenset()
-        if call.op in HEADER_WRITERS and isinstance(target, Header):
+        if call.op in HEADER_WRITERS and isinstance(target, p4.Header):
             return frozenset(self._fields(target.name))
         return frozenset()
 
-    def variables(self, expression: Expression) -> frozenset[Variable]:
+    def variables(self, expression: p4.Expression) -> frozenset[Variable]:
         """What an expression reads."""
         key = id(expression)
         if key not in self._cache:
             self._cache[key] = expression, frozenset(self._variables(expression))
         return self._cache[key][1]
 
-    def _variables(self, expression: Expression) -> Iterator[Variable]:
+    def _variables(self, expression: p4.Expression) -> Iterator[Variable]:
+        for part in p4.operands(expression):
+            yield from self.variables(part)
         match expression:
-            case Field(header, field):
-                yield from self._reference(header)
-                if isinstance(header, Header) and header.name in self._metadata:
-                    yield header.name, field
-            case Unary(_, operand):
-                yield from self.variables(operand)
-            case Binary(_, left, right):
-                yield from self.variables(left)
-                yield from self.variables(right)
-            case Mux(condition, left, right):
-                yield from self.variables(condition)
-                yield from self.variables(left)
-                yield from self.variables(right)
-            case Valid(header):
-                yield from self._reference(header)
-            case HeadersEqual(first, second):
+            case p4.Field(p4.Header(name), field) if name in self._metadata:
+                yield name, field
+            case p4.HeadersEqual(first, second):
                 yield from self._header(first)
                 yield from self._header(second)
-            case _:
-                pass
 
-    def _reference(self, header: HeaderRef) -> Iterator[Variable]:
-        for part in header_operands(header):
+    def _reference(self, header: p4.HeaderRef) -> Iterator[Variable]:
+        for part in p4.header_operands(header):
             yield from self.variables(part)
 
-    def _header(self, header: HeaderRef) -> Iterator[Variable]:
+    def _header(self, header: p4.HeaderRef) -> Iterator[Variable]:
         """What is read where the fields of a header are."""
         yield from self._reference(header)
-        if isinstance(header, HeaderMux):
+        if isinstance(header, p4.HeaderMux):
             yield from self._header(header.left)
             yield from self._header(header.right)
-        elif isinstance(header, Header):
+        elif isinstance(header, p4.Header):
             yield from self._fields(header.name)
 
-    def operand(self, operand: Operand) -> frozenset[Variable]:
+    def operand(self, operand: p4.Operand) -> frozenset[Variable]:
         """What an operand that is read, reads."""
         match operand:
-            case Header() | StackElement() | HeaderMux():
+            case p4.Header() | p4.StackElement() | p4.HeaderMux():
                 return frozenset(self._header(operand))
-            case Named("calculation", name):
+            case p4.Named("calculation", name):
                 return self.calculation(self._program.calculations[name])
-            case Named() | Stack() | HeaderUnion() | UnionStack():
+            case p4.Named() | p4.Stack() | p4.HeaderUnion() | p4.UnionStack():
                 return frozenset()
             case tuple():
                 return frozenset().union(*(self.variables(item) for item in operand))
@@ -179,9 +145,9 @@ class EffectsFinder:
         """What a hash or checksum reads."""
         found: set[Variable] = set()
         for part in calculation.inputs:
-            if isinstance(part.value, Field):
+            if isinstance(part.value, p4.Field):
                 found |= self.variables(part.value)
-            elif isinstance(part.value, Header):
+            elif isinstance(part.value, p4.Header):
                 found.update(self._fields(part.value.name))
         return frozenset(found)
 
@@ -200,7 +166,7 @@ class EffectsFinder:
             found = found.union(*(self.variables(value) for value, _ in item.values))
         return frozenset(found)
 
-    def primitive(self, call: Primitive) -> Effects:
+    def primitive(self, call: p4.Primitive) -> Effects:
         """The effects of one primitive call."""
         if call.op in ("mark_to_drop", "drop"):
             return Effects(frozenset(), self.targets(call))
@@ -211,10 +177,10 @@ class EffectsFinder:
         target, rest = (call.operands[0], call.operands[1:]) if call.operands else (None, ())
         for operand in rest:
             reads |= self.operand(operand)
-        if call.op in FIELD_WRITERS and isinstance(target, (Field, LastField)):
-            if isinstance(target, Field):
+        if call.op in FIELD_WRITERS and isinstance(target, (p4.Field, p4.LastField)):
+            if isinstance(target, p4.Field):
                 reads.update(self._reference(target.header))
-        elif target is not None and not (call.op in HEADER_WRITERS and isinstance(target, Header)):
+        elif target is not None and not (call.op in HEADER_WRITERS and isinstance(target, p4.Header)):
             reads |= self.operand(target)
         return Effects(frozenset(reads), writes)
 
@@ -226,7 +192,7 @@ class EffectsFinder:
             if call.op in JUMPS:
                 jumped = True
                 condition = call.operands[0]
-                if not isinstance(condition, Const):
+                if not isinstance(condition, p4.Const):
                     parts.append(Effects(self.operand(condition), frozenset()))
                 continue
             effects = self.primitive(call)

@@ -8,32 +8,11 @@ comparisons, shifts to the right, division and saturation get their operands exa
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Union
 
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import HeaderType
-from soft_switch.bmv2.syntax import (
-    Binary,
-    Bool,
-    Const,
-    Expression,
-    Field,
-    Header,
-    HeaderMux,
-    HeaderRef,
-    HeadersEqual,
-    LastField,
-    Lookahead,
-    Mux,
-    Param,
-    StackCount,
-    StackElement,
-    Unary,
-    Valid,
-    is_bool,
-    operands,
-)
 from soft_switch.compiler import bounds as b
 from soft_switch.compiler.bounds import Bounds
 from soft_switch.compiler.code import Code, word
@@ -44,8 +23,8 @@ COMPARISONS = frozenset({"==", "!=", "<", "<=", ">", ">="})
 WORD_PARALLEL = frozenset({"&", "|", "^"})
 
 # What can be computed: an expression of the program, or something the generated code has stored.
-Value = Union[Expression, Place]  # noqa: UP007
-COMPOSITE = (Binary, Unary, Mux)
+Value = Union[p4.Expression, Place]  # noqa: UP007
+COMPOSITE = (p4.Binary, p4.Unary, p4.Mux)
 
 
 class Constants:
@@ -76,29 +55,16 @@ class ExpressionWriter:
         self.source: Source | None = None
         self._constants = constants
         self._params = params  # (first word, width) of each action parameter
-        self._uses: Counter[int] = Counter()
-        self._shared: dict[tuple[int, int], str] = {}
         self._known: dict[int, tuple[Value, Bounds]] = {}  # by identity, kept alive
-        self._locals: dict[Field, tuple[str, Bounds]] = {}  # of the loop that is being written
-
-    def begin(self, *roots: Expression) -> None:
-        """Start a statement. What occurs more than once in its expressions will be computed once."""
-        self._uses.clear()
-        self._shared.clear()
-        pending = list(roots)
-        while pending:
-            node = pending.pop()
-            self._uses[id(node)] += 1
-            if self._uses[id(node)] == 1:
-                pending += operands(node)
+        self._locals: dict[p4.Field, tuple[str, Bounds]] = {}  # of the loop that is being written
 
     # Places
 
-    def header(self, reference: HeaderRef) -> HeaderPlace:
+    def header(self, reference: p4.HeaderRef) -> HeaderPlace:
         """The header a reference denotes; an index beyond the stack denotes its spare element."""
-        if isinstance(reference, Header):
+        if isinstance(reference, p4.Header):
             return self.layout.headers[reference.name]
-        if isinstance(reference, HeaderMux):
+        if isinstance(reference, p4.HeaderMux):
             return self._header_mux(reference)
         stack = self.layout.stacks[reference.stack]
         index = self.out.name("i")
@@ -108,7 +74,7 @@ class ExpressionWriter:
         self.out(f"uint64_t {index} = {low};\nif ({index} >= {stack.depth}u) {index} = {stack.depth}u;")
         return stack.element(index)
 
-    def _header_mux(self, reference: HeaderMux) -> HeaderPlace:
+    def _header_mux(self, reference: p4.HeaderMux) -> HeaderPlace:
         left, right = self.header(reference.left), self.header(reference.right)
         if left.valid is None or right.valid is None or left.type != right.type:
             raise UnsupportedConstruct("a choice between two structs", self.source)
@@ -119,31 +85,31 @@ class ExpressionWriter:
         self.out(f"uint8_t& {name}v = {name} ? {left.valid} : {right.valid};")
         return HeaderPlace(f"{name}h", f"{name}v", left.type)
 
-    def header_type(self, reference: HeaderRef) -> HeaderType:
+    def header_type(self, reference: p4.HeaderRef) -> HeaderType:
         """The type of a header, without code for an index."""
         match reference:
-            case Header(name):
+            case p4.Header(name):
                 return self.layout.headers[name].type
-            case HeaderMux(_, left, _):
+            case p4.HeaderMux(_, left, _):
                 return self.header_type(left)
-            case StackElement(stack, _):
+            case p4.StackElement(stack, _):
                 return self.layout.stacks[stack].type
 
-    def place(self, field: Field | LastField | Place) -> Place:
+    def place(self, field: p4.Field | p4.LastField | Place) -> Place:
         """The field to read or write."""
         if isinstance(field, Place):
             return field
-        if isinstance(field, Field):
+        if isinstance(field, p4.Field):
             return self.layout.field(self.header(field.header), field.field)
         stack = self.layout.stacks[field.stack]
         index = f"({stack.next} ? {stack.next} - 1 : {stack.depth}u)"
         return self.layout.field(stack.element(index), field.field)
 
-    def _static_place(self, field: Field | LastField) -> Place:
+    def _static_place(self, field: p4.Field | p4.LastField) -> Place:
         """Width and sign of a field, without code for an index."""
-        if isinstance(field, LastField):
+        if isinstance(field, p4.LastField):
             header_type = self.layout.stacks[field.stack].type
-        elif isinstance(field.header, Header):
+        elif isinstance(field.header, p4.Header):
             return self.layout.field(self.layout.headers[field.header.name], field.field)
         else:
             header_type = self.header_type(field.header)
@@ -162,39 +128,39 @@ class ExpressionWriter:
 
     def _bounds(self, expression: Value) -> Bounds:
         match expression:
-            case Const(value):
+            case p4.Const(value):
                 return b.constant(value)
             case Place():
                 return expression.bounds
-            case Field() if expression in self._locals:
+            case p4.Field() if expression in self._locals:
                 return self._locals[expression][1]
-            case Field() | LastField():
+            case p4.Field() | p4.LastField():
                 place = self._static_place(expression)
                 if place.varbit:
                     raise UnsupportedConstruct(
                         f"varbit field {expression.field} in a computation", self.source
                     )
                 return place.bounds
-            case Param(index):
+            case p4.Param(index):
                 return b.unsigned(self._params[index][1])
-            case Lookahead(_, width):
+            case p4.Lookahead(_, width):
                 return b.unsigned(width)
-            case StackCount(_, last):
+            case p4.StackCount(_, last):
                 return b.unsigned(64 if last else 32)  # BMv2: an empty stack's last index is 2^64 - 1
-            case Mux(_, left, right):
+            case p4.Mux(_, left, right):
                 return b.union(self.bounds(left), self.bounds(right))
-            case Unary("~", operand):
+            case p4.Unary("~", operand):
                 return b.invert(self.bounds(operand))
-            case Unary("b2d", _):
+            case p4.Unary("b2d", _):
                 return b.unsigned(1)
-            case Binary(op, left, right):
+            case p4.Binary(op, left, right):
                 return self._binary_bounds(op, self.bounds(left), self.bounds(right), right)
             case _:
                 raise UnsupportedConstruct(
                     f"a truth value used as a number ({type(expression).__name__})", self.source
                 )
 
-    def _binary_bounds(self, op: str, left: Bounds, right: Bounds, width: Expression) -> Bounds:
+    def _binary_bounds(self, op: str, left: Bounds, right: Bounds, width: p4.Expression) -> Bounds:
         simple = {
             "+": b.add,
             "-": b.subtract,
@@ -220,8 +186,8 @@ class ExpressionWriter:
             return b.saturate(left, -(1 << (bits - 1)), b.ones(bits - 1))
         raise UnsupportedConstruct(f"operator {op}", self.source)
 
-    def _width_operand(self, width: Expression) -> int:
-        if not isinstance(width, Const):
+    def _width_operand(self, width: p4.Expression) -> int:
+        if not isinstance(width, p4.Const):
             raise UnsupportedConstruct("a cast to a width that is not constant", self.source)
         return width.value
 
@@ -230,39 +196,39 @@ class ExpressionWriter:
     def boolean(self, expression: Value) -> str:
         """A C++ expression of type bool."""
         match expression:
-            case Bool(value):
+            case p4.Bool(value):
                 return "true" if value else "false"
-            case Valid(header):
+            case p4.Valid(header):
                 return self._valid(self.header(header))
-            case Unary("not", operand):
+            case p4.Unary("not", operand):
                 return f"!{self.boolean(operand)}"
-            case Unary("d2b", operand):
-                return self._compare("!=", operand, Const(0))
-            case Binary("and", left, right):
+            case p4.Unary("d2b", operand):
+                return self._compare("!=", operand, p4.Const(0))
+            case p4.Binary("and", left, right):
                 return f"({self.boolean(left)} & {self.boolean(right)})"
-            case Binary("or", left, right):
+            case p4.Binary("or", left, right):
                 return f"({self.boolean(left)} | {self.boolean(right)})"
-            case Binary(op, left, right) if op in COMPARISONS:
-                if is_bool(left):
+            case p4.Binary(op, left, right) if op in COMPARISONS:
+                if p4.is_bool(left):
                     return f"({self.boolean(left)} {op} {self.boolean(right)})"
                 return self._compare(op, left, right)
-            case Mux(condition, left, right):
+            case p4.Mux(condition, left, right):
                 return f"({self.boolean(condition)} ? {self.boolean(left)} : {self.boolean(right)})"
-            case HeadersEqual(first, second):
+            case p4.HeadersEqual(first, second):
                 return self._headers_equal(self.header(first), self.header(second))
             case _:
-                return self._compare("!=", expression, Const(0))
+                return self._compare("!=", expression, p4.Const(0))
 
     @staticmethod
     def _valid(header: HeaderPlace) -> str:
         return "true" if header.valid is None else f"bool({header.valid})"
 
     def _is_varbit(self, expression: Value) -> bool:
-        if isinstance(expression, (Field, LastField)):
+        if isinstance(expression, (p4.Field, p4.LastField)):
             return self._static_place(expression).varbit
         return False
 
-    def _compare(self, op: str, left: Value, right: Expression) -> str:
+    def _compare(self, op: str, left: Value, right: p4.Expression) -> str:
         if op in ("==", "!=") and self._is_varbit(left) and self._is_varbit(right):
             x, y = self.place(left).text, self.place(right).text  # type: ignore[arg-type]
             return f"{'!' if op == '!=' else ''}equal({x}, {y})"
@@ -274,7 +240,7 @@ class ExpressionWriter:
             cast = "int64_t" if both.negative and op not in ("==", "!=") else "uint64_t"
             return f"({cast}({x}) {op} {cast}({y}))"
         if op in ("==", "!="):
-            test = f"is_zero({x})" if right == Const(0) else f"equal({x}, {y})"
+            test = f"is_zero({x})" if right == p4.Const(0) else f"equal({x}, {y})"
             return test if op == "==" else f"!{test}"
         if op in ("<", ">="):
             return f"{'!' if op == '>=' else ''}less({x}, {y}, {sign})"
@@ -294,24 +260,12 @@ class ExpressionWriter:
 
     def value(self, expression: Value, count: int) -> str:
         """A C++ expression for the value modulo 2^(64 count): uint64_t for one word, else Wide<count>."""
-        key = (id(expression), count)
-        if key in self._shared:
-            return self._shared[key]
-        text = self._narrow(expression) if count == 1 else self._wide(expression, count)
-        if not self._is_shared(expression):
-            return text
-        name = self.out.name("s")
-        self.out(f"const {'uint64_t' if count == 1 else f'Wide<{count}>'} {name} = {text};")
-        self._shared[key] = name
-        return name
-
-    def _is_shared(self, expression: Value) -> bool:
-        return isinstance(expression, COMPOSITE) and self._uses[id(expression)] > 1
+        return self._narrow(expression) if count == 1 else self._wide(expression, count)
 
     def hoist(self, expression: Value, count: int) -> str:
         """The value in a local variable (or where it is stored), so that it is computed once."""
         text = self.value(expression, count)
-        if text.replace("_", "").isalnum() or (count > 1 and isinstance(expression, Field)):
+        if text.replace("_", "").isalnum() or (count > 1 and isinstance(expression, p4.Field)):
             return text
         name = self.out.name()
         kind = "uint64_t" if count == 1 else f"Wide<{count}>"
@@ -320,35 +274,35 @@ class ExpressionWriter:
 
     def _narrow(self, expression: Value) -> str:
         match expression:
-            case Const(value):
+            case p4.Const(value):
                 return word(value & b.WORD_MASK)
-            case Field() | LastField() | Place():
+            case p4.Field() | p4.LastField() | Place():
                 place = self.place(expression)
                 if place.width > 64:
                     return f"{place.text}.w[0]"
                 text = f"uint64_t({place.text})"
                 return f"sign_extend({text}, {place.width})" if place.signed else text
-            case Param(index):
+            case p4.Param(index):
                 return f"a[{self._params[index][0]}]"
-            case Lookahead():
+            case p4.Lookahead():
                 return self._lookahead(expression)
-            case StackCount(stack, last):
+            case p4.StackCount(stack, last):
                 return f"(uint64_t({self.layout.stacks[stack].next}){' - 1u' if last else ''})"
-            case Unary("~", operand):
+            case p4.Unary("~", operand):
                 return f"(~{self.value(operand, 1)})"
-            case Unary("b2d", operand):
+            case p4.Unary("b2d", operand):
                 return f"uint64_t({self.boolean(operand)})"
-            case Mux(condition, left, right):
+            case p4.Mux(condition, left, right):
                 return f"({self.boolean(condition)} ? {self.value(left, 1)} : {self.value(right, 1)})"
-            case Binary("&", left, right) if self._keeps(left, right, 1):
+            case p4.Binary("&", left, right) if self._keeps(left, right, 1):
                 return self._narrow(left)
-            case Binary("+" | "-" | "*" | "&" | "|" | "^" as op, left, right):
+            case p4.Binary("+" | "-" | "*" | "&" | "|" | "^" as op, left, right):
                 return f"({self.value(left, 1)} {op} {self.value(right, 1)})"
-            case Binary("<<", left, right):
+            case p4.Binary("<<", left, right):
                 return self._shift_left(left, right, 1)
-            case Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
+            case p4.Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
                 return self._exact(op, left, right, 1)
-            case Binary("two_comp_mod", left, right):
+            case p4.Binary("two_comp_mod", left, right):
                 return self._wrap(left, self._width_operand(right), 1)
             case _:
                 return f"uint64_t({self.boolean(expression)})"
@@ -359,11 +313,11 @@ class ExpressionWriter:
             if not bounds.negative and bounds.bits <= b.WORD_BITS:
                 return f"from_unsigned<{count}>({self.value(expression, 1)})"
         match expression:
-            case Const(value):
+            case p4.Const(value):
                 if value >= 0 and value <= b.WORD_MASK:
                     return f"from_unsigned<{count}>({word(value)})"
                 return f"from_words<{count}>({self._constants.name(value, count)})"
-            case Field() | LastField() | Place():
+            case p4.Field() | p4.LastField() | Place():
                 place = self.place(expression)
                 if place.width <= 64:
                     text = f"uint64_t({place.text})"
@@ -375,47 +329,46 @@ class ExpressionWriter:
                 if place.words == count:
                     return place.text
                 return f"resize<{count}>({place.text}, {'true' if place.signed else 'false'})"
-            case Param(index):
+            case p4.Param(index):
                 first, width = self._params[index]
                 if width <= 64:
                     return f"from_unsigned<{count}>(a[{first}])"
                 return f"resize<{count}>(from_words<{b.words(width)}>(a + {first}), false)"
-            case Lookahead(_, width):
+            case p4.Lookahead(_, width):
                 text = self._lookahead(expression)
                 return f"resize<{count}>({text}, false)" if width > 64 else f"from_unsigned<{count}>({text})"
-            case StackCount() | Unary("b2d", _):
+            case p4.StackCount() | p4.Unary("b2d", _):
                 return f"from_unsigned<{count}>({self._narrow(expression)})"
-            case Binary("&", left, right) if self._keeps(left, right, count):
+            case p4.Binary("&", left, right) if self._keeps(left, right, count):
                 return self._wide(left, count)
-            case Binary("+" | "-" as op, left, right) if not self._parallel(expression, count):
+            case p4.Binary("+" | "-" as op, left, right) if not self._parallel(expression, count):
                 name = "add" if op == "+" else "sub"
                 return f"{name}({self.hoist(left, count)}, {self.hoist(right, count)})"
-            case Binary("*", left, right):
+            case p4.Binary("*", left, right):
                 return f"mul({self.hoist(left, count)}, {self.hoist(right, count)})"
-            case Binary("<<", left, right):
+            case p4.Binary("<<", left, right):
                 return self._shift_left(left, right, count)
-            case Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
+            case p4.Binary(">>" | "/" | "%" | "sat_cast" | "usat_cast" as op, left, right):
                 return self._exact(op, left, right, count)
-            case Binary("two_comp_mod", left, right):
+            case p4.Binary("two_comp_mod", left, right):
                 return self._wrap(left, self._width_operand(right), count)
-            case Binary() | Unary("~", _) | Mux():
-                return f"each<{count}>([&](int i) {{ return {self._word(expression, count)}; }})"
+            case p4.Binary() | p4.Unary("~", _) | p4.Mux():
+                return f"each<{count}>([&](int i) {{ return {self.word(expression, count)}; }})"
             case _:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
-    def fuse(self, group: Sequence[tuple[Field, Expression]], count: int) -> None:
+    def fuse(self, group: Sequence[tuple[p4.Field, p4.Expression]], count: int) -> None:
         """Assignments one after the other, each of which `fusible` allows, as one loop over words."""
-        self._uses.clear()  # nothing is computed before the loop
         with self.out.block(f"for (int i = 0; i < {count}; i++)"):
             for target, expression in group:
                 name = self.out.name("l")
-                self.out(f"const uint64_t {name} = {self._word(expression, count)};")
+                self.out(f"const uint64_t {name} = {self.word(expression, count)};")
                 self.let(target, expression, name)
             for target, (name, _) in list(self._locals.items()):
                 self.out(f"{self.place(target).text}.w[i] = {name};")
         self.forget()
 
-    def let(self, target: Field, expression: Expression, name: str) -> None:
+    def let(self, target: p4.Field, expression: p4.Expression, name: str) -> None:
         """Inside a fused loop: from here on the field has that value, and word i of it that name."""
         self._locals[target] = name, b.bit_and(self.bounds(expression), self._static_place(target).bounds)
         self._known.clear()  # other statements may have the same expressions
@@ -425,32 +378,31 @@ class ExpressionWriter:
         self._locals.clear()
         self._known.clear()
 
-    def fusible(self, target: Field | LastField, expression: Expression) -> int:
+    def fusible(self, target: p4.Field | p4.LastField, expression: p4.Expression) -> int:
         """The words of an assignment whose words are computed side by side, without anything else; else 0."""
-        if not isinstance(target, Field) or not isinstance(target.header, Header):
+        if not isinstance(target, p4.Field) or not isinstance(target.header, p4.Header):
             return 0
         place = self._static_place(target)
         count = place.words
         whole = not (place.signed or place.varbit or place.saturating) and place.width == 64 * count
         return count if whole and count > 1 and self._side_by_side(expression, count) else 0
 
-    def _side_by_side(self, expression: Expression, count: int) -> bool:
-        self._uses.clear()
+    def _side_by_side(self, expression: p4.Expression, count: int) -> bool:
         match expression:
-            case Const(value):
+            case p4.Const(value):
                 return value >= 0
-            case Field(Header(), _):
+            case p4.Field(p4.Header(), _):
                 place = self._static_place(expression)
                 return not (place.signed or place.varbit) and place.width == 64 * count
-            case Binary("&", left, right) if self._keeps(left, right, count):
+            case p4.Binary("&", left, right) if self._keeps(left, right, count):
                 return self._side_by_side(left, count)
-            case Unary("~", operand):
+            case p4.Unary("~", operand):
                 return self._side_by_side(operand, count)
-            case Binary("&", left, Const(mask)) if shift := self._masked_shift(left, mask, count):
+            case p4.Binary("&", left, p4.Const(mask)) if shift := self._masked_shift(left, mask, count):
                 return self._side_by_side(shift[1], count)
-            case Binary("<<" | ">>", left, Const()):
+            case p4.Binary("<<" | ">>", left, p4.Const()):
                 return self._parallel(expression, count) and self._side_by_side(left, count)
-            case Binary(_, left, right) if self._parallel(expression, count):
+            case p4.Binary(_, left, right) if self._parallel(expression, count):
                 return self._side_by_side(left, count) and self._side_by_side(right, count)
             case _:
                 return False
@@ -461,83 +413,78 @@ class ExpressionWriter:
 
     def _parallel(self, expression: Value, count: int) -> bool:
         match expression:
-            case Unary("~", _) | Mux():
+            case p4.Unary("~", _) | p4.Mux():
                 return True
-            case Binary("&", left, right) if self._keeps(left, right, count):
+            case p4.Binary("&", left, right) if self._keeps(left, right, count):
                 return self._parallel(left, count)
-            case Binary("<<" | ">>" as op, left, Const(amount)):
+            case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)):
                 return self._stays(op, left, amount, count)
-            case Binary(op, _, _) if op in WORD_PARALLEL:
+            case p4.Binary(op, _, _) if op in WORD_PARALLEL:
                 return True
-            case Binary("+", left, right):
+            case p4.Binary("+", left, right):
                 return b.no_carry(self.bounds(left), self.bounds(right), count)
-            case Binary("-", left, right):
+            case p4.Binary("-", left, right):
                 match self._whole(right, count):
-                    case Binary(">>", other, Const(amount)) if left == other:
+                    case p4.Binary(">>", other, p4.Const(amount)) if left == other:
                         return self._stays(">>", left, amount, count)  # no word is less than itself, shifted
                 return b.no_borrow(self.bounds(left), self.bounds(right), count)
             case _:
                 return False
 
     def _masked_shift(
-        self, expression: Expression, mask: int, count: int
-    ) -> tuple[str, Expression, int] | None:
+        self, expression: p4.Expression, mask: int, count: int
+    ) -> tuple[str, p4.Expression, int] | None:
         """The operator and operands of a shift of which the mask keeps nothing from other words."""
         match self._whole(expression, count):
-            case Binary("<<" | ">>" as op, left, Const(amount)) if self._stays(op, left, amount, count, mask):
-                return op, left, amount
+            case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)):
+                return (op, left, amount) if self._stays(op, left, amount, count, mask) else None
             case _:
                 return None
 
-    def _whole(self, expression: Expression, count: int) -> Expression:
+    def _whole(self, expression: p4.Expression, count: int) -> p4.Expression:
         """The expression without masks that keep its low `count` words."""
-        while isinstance(expression, Binary) and expression.op == "&":
+        while isinstance(expression, p4.Binary) and expression.op == "&":
             if not self._keeps(expression.left, expression.right, count):
                 break
             expression = expression.left
         return expression
 
-    def _stays(self, op: str, left: Expression, amount: int, count: int, kept: int = -1) -> bool:
+    def _stays(self, op: str, left: p4.Expression, amount: int, count: int, kept: int = -1) -> bool:
         """Whether a shift moves nothing from one word into another, but for what is not `kept` of it."""
         stays = b.stays_left if op == "<<" else b.stays_right
         return stays(self.bounds(left), amount, count, kept)
 
     def word(self, expression: Value, count: int) -> str:
         """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
-        if self._is_shared(expression):
-            return f"{self.value(expression, count)}.w[i]"
-        return self._word(expression, count)
-
-    def _word(self, expression: Value, count: int) -> str:
         match expression:
-            case Const(value):
+            case p4.Const(value):
                 parts = {value >> (64 * i) & b.WORD_MASK for i in range(count)}
                 if len(parts) == 1:
                     return word(parts.pop())
                 return f"{self._constants.name(value, count)}[i]"
-            case Field() if expression in self._locals:
+            case p4.Field() if expression in self._locals:
                 return self._locals[expression][0]
-            case Binary("&", left, right) if self._keeps(left, right, count):
+            case p4.Binary("&", left, right) if self._keeps(left, right, count):
                 return self.word(left, count)
-            case Binary("&", left, Const(mask)) if shift := self._masked_shift(left, mask, count):
+            case p4.Binary("&", left, p4.Const(mask)) if shift := self._masked_shift(left, mask, count):
                 op, shifted, amount = shift
-                return f"(({self.word(shifted, count)} {op} {amount}) & {self.word(Const(mask), count)})"
-            case Binary("<<" | ">>" as op, left, Const(amount)) if self._parallel(expression, count):
+                return f"(({self.word(shifted, count)} {op} {amount}) & {self.word(p4.Const(mask), count)})"
+            case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)) if self._parallel(expression, count):
                 return f"({self.word(left, count)} {op} {amount})"
-            case Unary("~", operand):
+            case p4.Unary("~", operand):
                 return f"(~{self.word(operand, count)})"
-            case Mux(condition, left, right):
+            case p4.Mux(condition, left, right):
                 name = self.out.name("c")
                 self.out(f"const bool {name} = {self.boolean(condition)};")
                 return f"({name} ? {self.word(left, count)} : {self.word(right, count)})"
-            case Binary(op, left, right) if self._parallel(expression, count):
+            case p4.Binary(op, left, right) if self._parallel(expression, count):
                 return f"({self.word(left, count)} {op} {self.word(right, count)})"
             case _:
                 return f"{self.hoist(expression, count)}.w[i]"
 
-    def _keeps(self, left: Expression, mask: Expression, count: int) -> bool:
+    def _keeps(self, left: p4.Expression, mask: p4.Expression, count: int) -> bool:
         """Whether `left & mask` has the low `count` words of `left`."""
-        if not isinstance(mask, Const):
+        if not isinstance(mask, p4.Const):
             return False
         low = b.ones(64 * count)
         if mask.value & low == low:
@@ -545,8 +492,8 @@ class ExpressionWriter:
         bounds = self.bounds(left)
         return not bounds.negative and bounds.maybe & low & ~mask.value == 0
 
-    def _shift_left(self, left: Expression, right: Expression, count: int) -> str:
-        if isinstance(right, Const):
+    def _shift_left(self, left: p4.Expression, right: p4.Expression, count: int) -> str:
+        if isinstance(right, p4.Const):
             if right.value >= 64 * count:
                 return "uint64_t(0)" if count == 1 else f"Wide<{count}>{{}}"
             if count == 1:
@@ -554,7 +501,7 @@ class ExpressionWriter:
             return f"shl_by<{count}, {right.value}>({self.value(left, count)})"
         return f"shl({self.value(left, count)}, {self._amount(right)})"
 
-    def _amount(self, right: Expression) -> str:
+    def _amount(self, right: p4.Expression) -> str:
         """A shift's amount as one word; amounts too great for one are as good as the greatest."""
         bounds = self.bounds(right)
         count = b.words(bounds.bits)
@@ -563,7 +510,7 @@ class ExpressionWriter:
         name = self.hoist(right, count)
         return f"(equal({name}, from_unsigned<{count}>({name}.w[0])) ? {name}.w[0] : ~uint64_t(0))"
 
-    def _exact(self, op: str, left: Expression, right: Expression, count: int) -> str:
+    def _exact(self, op: str, left: p4.Expression, right: p4.Expression, count: int) -> str:
         """Operations that need all of their operands, computed in as many words as that takes."""
         bounds = self.bounds(left)
         bits = bounds.bits
@@ -574,7 +521,7 @@ class ExpressionWriter:
         elif op != ">>":
             bits = max(bits, self._width_operand(right) + 1)
         size = b.words(bits)
-        if op == ">>" and size > 1 and isinstance(right, Const) and not bounds.negative:
+        if op == ">>" and size > 1 and isinstance(right, p4.Const) and not bounds.negative:
             return self._part(self.value(left, size), right.value, size, count)
         text = {">>": self._shift_right, "/": self._divide, "%": self._divide}.get(op, self._saturate)(
             op, left, right, size
@@ -599,27 +546,27 @@ class ExpressionWriter:
             return "uint64_t(0)" if count == 1 else f"Wide<{count}>{{}}"
         return f"word_at<{amount}>({text})" if count == 1 else f"part<{count}, {amount}>({text})"
 
-    def _shift_right(self, op: str, left: Expression, right: Expression, size: int) -> str:
+    def _shift_right(self, op: str, left: p4.Expression, right: p4.Expression, size: int) -> str:
         negative = self.bounds(left).negative
-        if isinstance(right, Const) and not negative and size == 1:
+        if isinstance(right, p4.Const) and not negative and size == 1:
             return "uint64_t(0)" if right.value >= 64 else f"({self.value(left, 1)} >> {right.value})"
         if size == 1:
             return f"{'sar' if negative else 'shr'}({self.value(left, 1)}, {self._amount(right)})"
         return f"shr({self.value(left, size)}, {self._amount(right)}, {'true' if negative else 'false'})"
 
-    def _divide(self, op: str, left: Expression, right: Expression, size: int) -> str:
+    def _divide(self, op: str, left: p4.Expression, right: p4.Expression, size: int) -> str:
         x, y = self.value(left, size), self.value(right, size)
         if size == 1:
             return f"{'quotient' if op == '/' else 'remainder'}({x}, {y})"
         return f"divide({x}, {y}, {'false' if op == '/' else 'true'})"
 
-    def _saturate(self, op: str, left: Expression, right: Expression, size: int) -> str:
+    def _saturate(self, op: str, left: p4.Expression, right: p4.Expression, size: int) -> str:
         bits = self._width_operand(right)
         low, high = (0, b.ones(bits)) if op == "usat_cast" else (-(1 << (bits - 1)), b.ones(bits - 1))
         bounds = self.bounds(left)
         name = self.hoist(left, size)
         sign = "true" if bounds.negative else "false"
-        least, most = self.value(Const(low), size), self.value(Const(high), size)
+        least, most = self.value(p4.Const(low), size), self.value(p4.Const(high), size)
         if size == 1:
             kind = "int64_t" if bounds.negative else "uint64_t"
             above, below = f"{kind}({name}) > {kind}({most})", f"{kind}({name}) < {kind}({least})"
@@ -629,7 +576,7 @@ class ExpressionWriter:
             return f"({above} ? {most} : {name})"
         return f"({above} ? {most} : {below} ? {least} : {name})"
 
-    def _wrap(self, operand: Expression, bits: int, count: int) -> str:
+    def _wrap(self, operand: p4.Expression, bits: int, count: int) -> str:
         if b.wrap_signed(self.bounds(operand), bits) == self.bounds(operand):
             return self.value(operand, count)
         if bits >= 64 * count:
@@ -640,12 +587,12 @@ class ExpressionWriter:
             return inner
         return f"from_signed<{count}>(int64_t({inner}))" if size == 1 else f"resize<{count}>({inner}, true)"
 
-    def _lookahead(self, expression: Lookahead) -> str:
+    def _lookahead(self, expression: p4.Lookahead) -> str:
         raise UnsupportedConstruct("lookahead outside of the parser", self.source)
 
     # Storing
 
-    def assign(self, target: Field | LastField, expression: Value) -> None:
+    def assign(self, target: p4.Field | p4.LastField, expression: Value) -> None:
         """Store a value in a field, cut to its width."""
         place = self.place(target)
         self.store(place, expression)
@@ -656,7 +603,7 @@ class ExpressionWriter:
             raise UnsupportedConstruct("a number stored in a varbit field", self.source)
         if place.saturating:
             op = "sat_cast" if place.signed else "usat_cast"
-            expression = Binary(op, expression, Const(place.width))  # type: ignore[arg-type]
+            expression = p4.Binary(op, expression, p4.Const(place.width))  # type: ignore[arg-type]
         count = place.words
         bounds = self.bounds(expression)
         fits = not bounds.negative and bounds.maybe & ~b.ones(place.width) == 0

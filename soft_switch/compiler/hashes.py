@@ -109,8 +109,10 @@ class Calculations:
                 if not isinstance(part.value.header, Header):
                     raise UnsupportedConstruct("a hash over a stack element at a computed index", item.source)
                 header = self._layout.headers[part.value.header.name]
-                always = part.kind == "variable" or part.value.field == VALID
-                add(None if always else header.valid, [self._bits(header, part.value.field)])
+                add(
+                    None if part.value.field == VALID else header.valid,
+                    [self._bits(header, part.value.field)],
+                )
         return runs
 
     def _bits(self, header: HeaderPlace, name: str) -> Bits:

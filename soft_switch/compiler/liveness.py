@@ -22,11 +22,13 @@ END = None
 class Liveness:
     """Variables that are read before they are written: anywhere, and in egress.
 
-    `first_writes` are the ids of calls before which nothing writes their target; see `effects`.
+    `first_writes` are the ids of calls before which nothing writes their target; see `effects`. `read` is
+    what some part of the program reads.
     """
 
     cleared: frozenset[Variable]
     copied: frozenset[Variable]
+    read: frozenset[Variable]
     first_writes: frozenset[int] = frozenset()
 
 
@@ -46,7 +48,7 @@ def everything(program: Bmv2Program) -> Liveness:
         if item.metadata
         for field in item.type.fields
     )
-    return Liveness(variables, variables)
+    return Liveness(variables, variables, variables)
 
 
 def find_liveness(program: Bmv2Program) -> Liveness:
@@ -63,7 +65,20 @@ def find_liveness(program: Bmv2Program) -> Liveness:
     copied = _live(program.pipelines["egress"].first, egress, update | deparser | ends)
     needed = _live(program.pipelines["ingress"].first, ingress, copied | ends)
     needed |= cleared | verify | finder.standard
-    return Liveness(needed, copied | finder.standard, finder.first_writes)
+    read = verify.union(update, ends, *_reads(program, finder))
+    return Liveness(needed, copied | finder.standard, read, finder.first_writes)
+
+
+def _reads(program: Bmv2Program, finder: EffectsFinder) -> Iterator[frozenset[Variable]]:
+    """What parser, pipelines and deparser read."""
+    for state in program.parser_states.values():
+        yield from (effects.reads for effects in parser_effects(finder, state))
+    for pipeline in program.pipelines.values():
+        yield from (finder.variables(conditional.condition) for conditional in pipeline.conditionals)
+        yield from (finder.table(table) for table in pipeline.tables)
+    blocks = [action.primitives for action in program.actions.values()]
+    for calls in [*blocks, program.deparser_primitives]:
+        yield from (finder.primitive(call).reads for call in calls)
 
 
 def parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effects]:

@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import Bmv2Program, ParserOp, ParserState, Transition
-from soft_switch.bmv2.syntax import (
-    Const,
-    Expression,
-    Field,
-    Header,
-    LastField,
-    Lookahead,
-    Stack,
-    StackCount,
-    StackElement,
-)
 from soft_switch.compiler import bounds as b
 from soft_switch.compiler.actions import Primitives
 from soft_switch.compiler.code import Code, comment, word
@@ -39,7 +29,7 @@ MAX_INT = (1 << 31) - 1
 class ParserExpressionWriter(ExpressionWriter):
     """Expressions in parser states can look ahead in the packet."""
 
-    def _lookahead(self, expression: Lookahead) -> str:
+    def _lookahead(self, expression: p4.Lookahead) -> str:
         end = -(-(expression.offset + expression.width) // 8)
         self.out(f"if (left < {end}u) {{ error = PacketTooShort; goto stop; }}")
         at, offset = f"at + {expression.offset // 8}", expression.offset % 8
@@ -89,18 +79,17 @@ class ParserWriter:
 
     def _op(self, op: ParserOp) -> None:
         out = self._out
-        self._write.begin(*([] if op.value is None else [op.value]))
         if op.primitive is not None:
             self._primitives.write(op.primitive, self._write)
-        elif op.op == "extract" and isinstance(op.target, Stack):
+        elif op.op == "extract" and isinstance(op.target, p4.Stack):
             stack = self._write.layout.stacks[op.target.name]
             out(f"const uint32_t i = {stack.next};")
             out(f"if (i >= {stack.depth}u) {{ error = StackOutOfBounds; goto stop; }}")
             self._extract(stack.element("i"), op.value)
             out(f"{stack.next} = i + 1;")
-        elif op.op == "extract" and isinstance(op.target, (Header, StackElement)):
+        elif op.op == "extract" and isinstance(op.target, (p4.Header, p4.StackElement)):
             self._extract(self._write.header(op.target), op.value)
-        elif op.op == "set" and isinstance(op.target, (Field, LastField)) and op.value is not None:
+        elif op.op == "set" and isinstance(op.target, (p4.Field, p4.LastField)) and op.value is not None:
             self._write.assign(op.target, op.value)
         elif op.op == "verify" and op.value is not None:
             out(f"if (!{self._write.boolean(op.value)}) {{")
@@ -110,7 +99,7 @@ class ParserWriter:
         else:
             raise UnsupportedConstruct(f"parser operation {op.op} with these operands")
 
-    def _extract(self, header: HeaderPlace, length: Expression | None) -> None:
+    def _extract(self, header: HeaderPlace, length: p4.Expression | None) -> None:
         out, fixed = self._out, header.type.width // 8
         if header.valid is None:
             raise UnsupportedConstruct(f"extract of metadata {header.name}")
@@ -132,7 +121,7 @@ class ParserWriter:
         out(f"extract(at, {header.text}, uint32_t({bits} / 8));\n{header.mark_valid()}")
         out(f"at += {fixed} + {bits} / 8, left -= uint32_t({fixed} + {bits} / 8);")
 
-    def _advance(self, amount: Expression) -> None:
+    def _advance(self, amount: p4.Expression) -> None:
         out = self._out
         bits = self._write.hoist(amount, 1)
         out(f"if ({bits} % 8) {{ error = ParserInvalidArgument; goto stop; }}")
@@ -142,7 +131,6 @@ class ParserWriter:
     def _transitions(self, state: ParserState) -> None:
         """The key is compared component by component; in the JSON each is padded to whole bytes."""
         out, write = self._out, self._write
-        write.begin(*state.key)
         default = next((t.next_state for t in state.transitions if t.is_default), None)
         keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
         if not all(t.is_default for t in state.transitions):
@@ -170,12 +158,12 @@ class ParserWriter:
             out(f"if ({matches}) {self._goto(transition.next_state)}")
         out(self._goto(default))
 
-    def _key_part(self, part: Expression, width: int, count: int) -> str:
+    def _key_part(self, part: p4.Expression, width: int, count: int) -> str:
         """A component's bits, without sign."""
-        if isinstance(part, (Field, LastField)):
+        if isinstance(part, (p4.Field, p4.LastField)):
             stored = self._write.place(part)
             return self._write.hoist(Place(stored.text, width, False), count)
-        if isinstance(part, StackCount):
+        if isinstance(part, p4.StackCount):
             return f"uint64_t(uint32_t({self._write.value(part, 1)}))"
         return self._write.hoist(part, count)
 
@@ -187,14 +175,14 @@ class ParserWriter:
             out(f"const uint64_t key[{max(1, len(words))}] = {{{', '.join(words) or '0'}}};")
             out(f"if (g.value_sets[{number}].contains(key)) {self._goto(transition.next_state)}")
 
-    def _key_width(self, part: Expression, bounds: b.Bounds) -> int:
-        if isinstance(part, (Field, LastField)):
+    def _key_width(self, part: p4.Expression, bounds: b.Bounds) -> int:
+        if isinstance(part, (p4.Field, p4.LastField)):
             return self._write._static_place(part).width
-        if isinstance(part, Lookahead):
+        if isinstance(part, p4.Lookahead):
             return part.width
-        if isinstance(part, Const):
+        if isinstance(part, p4.Const):
             return 8
-        if isinstance(part, StackCount):
+        if isinstance(part, p4.StackCount):
             return 32
         return bounds.bits
 

@@ -18,7 +18,6 @@ from soft_switch.compiler.liveness import everything, find_liveness
 from soft_switch.compiler.packing import declare_codecs
 from soft_switch.compiler.parser import ParserExpressionWriter, ParserWriter
 from soft_switch.compiler.passes import PassWriter
-from soft_switch.compiler.propagate import all_reads, propagate_copies
 from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.compiler.tables import (
     PipelineWriter,
@@ -48,11 +47,13 @@ class CompiledProgram:
 def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledProgram:
     """Translate a program; UnsupportedConstruct names what cannot be done and where the P4 source has it.
 
-    Without `optimise` every copy is made, and all metadata is cleared and follows replicas: to test against.
+    Without `optimise` all metadata is cleared and follows replicas: to test against.
     """
     try:
         return _Compiler(program, optimise=optimise).compile()
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+    except KeyError as error:
+        raise ProgramError(f"the program refers to {error}, which it does not define") from error
+    except (TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
         raise ProgramError(
             f"the program has something that p4c does not write (or soft_switch has a bug): {error!r}"
         ) from error
@@ -60,13 +61,12 @@ def compile_program(program: Bmv2Program, *, optimise: bool = True) -> CompiledP
 
 class _Compiler:
     def __init__(self, program: Bmv2Program, *, optimise: bool) -> None:
-        if optimise:
-            program = propagate_copies(program)
         self.program = program
-        self.layout = Layout(program, find_liveness(program) if optimise else everything(program))
+        liveness = find_liveness(program) if optimise else everything(program)
+        self.layout = Layout(program, liveness)
         self.constants = Constants()
         self.calculations = Calculations(self.layout, list(program.calculations.values()))
-        self.standard = StandardMetadata(program, self.layout, all_reads(program) if optimise else None)
+        self.standard = StandardMetadata(program, self.layout, liveness.read)
         self.passes = PassWriter(program, self.layout, self.standard)
         self.primitives = Primitives(program, self.calculations, self.standard)
         self.actions = Actions(program, self.layout, self.constants, self.primitives, fuse=optimise)

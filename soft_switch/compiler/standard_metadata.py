@@ -35,7 +35,7 @@ class StandardMetadata:
     `read` is what metadata the program reads.
     """
 
-    def __init__(self, program: Bmv2Program, layout: Layout, read: Container[Variable] | None = None) -> None:
+    def __init__(self, program: Bmv2Program, layout: Layout, read: Container[Variable]) -> None:
         self._places: dict[str, Place] = {}
         self._unread: set[str] = set()
         self.variables: dict[str, Variable] = {}
@@ -46,7 +46,7 @@ class StandardMetadata:
             if place is not None:
                 self._places[name] = place
                 self.variables[name] = (header, field)
-                if read is not None and name not in STEERING and (header, field) not in read:
+                if name not in STEERING and (header, field) not in read:
                     self._unread.add(name)
             elif name in REQUIRED:
                 raise ProgramError(f"the program has no standard_metadata.{name}: is it for another target?")

@@ -238,7 +238,6 @@ class PipelineWriter:
 
     def _conditional(self, node: Conditional) -> None:
         self._write.source = node.source
-        self._write.begin(node.condition)
         condition = self._write.boolean(node.condition)
         self._out(f"if ({condition}) {self._goto(node.true_next)}\n{self._goto(node.false_next)}")
 
@@ -257,7 +256,6 @@ class PipelineWriter:
     def _table(self, table: Table) -> None:
         out, info = self._out, table.info
         self._write.source = table.source
-        self._write.begin()
         if is_call(table, self._program) and table.default_action_id is not None:
             self._run(table.default_action_id, "nullptr")
             out(self._goto(table.next_miss if table.by_hit else self._next(table, table.default_action_id)))

@@ -57,13 +57,6 @@ P4_INLINE void store_be(uint8_t* p, uint64_t value) {
 template <int BYTES>
 P4_INLINE void load_be_wide(Wide<(BYTES + 7) / 8>& to, const uint8_t* p) {
     constexpr int N = (BYTES + 7) / 8, rest = BYTES % 8;
-#if P4_REVERSE
-    if constexpr (BYTES % P4_REVERSE == 0) {
-        for (int i = 0; i < BYTES; i += P4_REVERSE)
-            reverse_bytes(to.w + i / 8, p + BYTES - P4_REVERSE - i);
-        return;
-    }
-#endif
     for (int i = 0; i < BYTES / 8; i++) to.w[i] = load_be<8>(p + BYTES - 8 * (i + 1));
     if constexpr (rest != 0) to.w[N - 1] = load_be<rest>(p);
 }
@@ -71,13 +64,6 @@ P4_INLINE void load_be_wide(Wide<(BYTES + 7) / 8>& to, const uint8_t* p) {
 template <int BYTES>
 P4_INLINE void store_be_wide(uint8_t* p, const Wide<(BYTES + 7) / 8>& from) {
     constexpr int N = (BYTES + 7) / 8, rest = BYTES % 8;
-#if P4_REVERSE
-    if constexpr (BYTES % P4_REVERSE == 0) {
-        for (int i = 0; i < BYTES; i += P4_REVERSE)
-            reverse_bytes(p + BYTES - P4_REVERSE - i, from.w + i / 8);
-        return;
-    }
-#endif
     for (int i = 0; i < BYTES / 8; i++) store_be<8>(p + BYTES - 8 * (i + 1), from.w[i]);
     if constexpr (rest != 0) store_be<rest>(p, from.w[N - 1]);
 }

@@ -5,8 +5,8 @@ using p4::Engine;
 
 #define P4_API extern "C" __attribute__((visibility("default")))
 
-P4_API Engine* engine_create(uint32_t cpu_port, uint32_t drop_port, uint64_t seed) {
-    return new Engine(cpu_port, drop_port, seed);
+P4_API Engine* engine_create(uint32_t cpu_port, uint32_t drop_port, uint64_t seed, uint32_t priority_queues) {
+    return new Engine(cpu_port, drop_port, seed, priority_queues);
 }
 
 // The SHA-256 of the sources, where the engine was built with the package.
@@ -96,7 +96,6 @@ P4_API void engine_clone_set(Engine* engine, uint32_t session, const p4::Replica
 P4_API int engine_clone_delete(Engine* engine, uint32_t session) {
     return engine->clone_delete(session) ? 0 : -ENOENT;
 }
-P4_API void engine_set_priority_queues(Engine* engine, uint32_t count) { engine->set_priority_queues(count); }
 P4_API void engine_inject(Engine* engine, uint32_t port, const uint8_t* frame, uint32_t length) {
     engine->inject(port, frame, length);
 }

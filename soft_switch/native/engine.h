@@ -40,8 +40,10 @@ class Engine final : public Host {
     static constexpr int CHECK_MS = 200, RETRY_MS = 1;
     static constexpr int PASSES = 64, MAX_PASSES = 4096;  // in one turn; for one packet whose end is waited for
 
-    Engine(uint32_t cpu_port, uint32_t drop, uint64_t random_seed) : cpu_port_(cpu_port), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    Engine(uint32_t cpu_port, uint32_t drop, uint64_t random_seed, uint32_t queues)
+        : cpu_port_(cpu_port), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
         drop_port = drop;
+        priority_queues = queues;
         seed = random_seed;
         start_us_ = clock_us();
     }
@@ -203,11 +205,6 @@ class Engine final : public Host {
     bool clone_delete(uint32_t session) {
         Guard guard(*this);
         return sessions_.erase(session) > 0;
-    }
-
-    void set_priority_queues(uint32_t count) {
-        Guard guard(*this);
-        priority_queues = count;
     }
 
     // A frame that enters at `port` from the control plane; what comes out is sent.

@@ -132,28 +132,6 @@ class ProgramBase {
 // hash() maps into a range of `size` values; BMv2 treats a size of 0 as 1.
 P4_INLINE uint64_t bounded(uint64_t hash, uint64_t size) { return size ? hash % size : 0; }
 
-template <class H>
-inline void push_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
-    const uint32_t n = uint32_t(count < depth ? count : depth);
-    next = next + n < depth ? next + n : depth;
-    for (uint32_t i = depth; i-- > n;) {
-        if (valid[i - n]) stack[i] = stack[i - n];
-        valid[i] = valid[i - n];
-    }
-    for (uint32_t i = 0; i < n; i++) valid[i] = 0;
-}
-
-template <class H>
-inline void pop_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
-    const uint32_t n = uint32_t(count < depth ? count : depth);
-    next = next > n ? next - n : 0;
-    for (uint32_t i = 0; i + n < depth; i++) {
-        if (valid[i + n]) stack[i] = stack[i + n];
-        valid[i] = valid[i + n];
-    }
-    for (uint32_t i = depth - n; i < depth; i++) valid[i] = 0;
-}
-
 // A stack of header unions is as many stacks as the unions have members: `next` moves once, with the first. BMv2
 // swaps the unions and leaves those that were pushed or popped as they are.
 template <class H>
@@ -174,7 +152,7 @@ inline void pop_union(H* stack, uint8_t* valid, uint32_t depth, uint64_t count) 
 
 // A header without a value keeps the length of its varbit field, so that it matters where it goes.
 template <class H>
-inline void push_varbit(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+inline void push_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
     const uint32_t n = uint32_t(count < depth ? count : depth);
     next = next + n < depth ? next + n : depth;
     push_union(stack, valid, depth, count);
@@ -182,7 +160,7 @@ inline void push_varbit(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth
 }
 
 template <class H>
-inline void pop_varbit(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
+inline void pop_front(H* stack, uint8_t* valid, uint32_t& next, uint32_t depth, uint64_t count) {
     const uint32_t n = uint32_t(count < depth ? count : depth);
     next = next > n ? next - n : 0;
     pop_union(stack, valid, depth, count);

@@ -8,7 +8,7 @@ A request goes through these modules in this order:
     roles.py        what a role may do
     device.py       pipelines: running, saved; one request at a time
     state.py        an entity to its handler
-    tables.py, action_profiles.py, arrays.py, meters.py, value_sets.py, digests.py, replication.py, refused.py
+    tables.py, action_profiles.py, arrays.py, meters.py, value_sets.py, digests.py, replication.py
                     the entities, checked and kept
 
 `ticker.py` wakes what has to happen by itself: idle timeouts (`idle.py`), digests that have waited, ports

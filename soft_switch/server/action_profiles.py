@@ -33,7 +33,7 @@ from soft_switch.server.group_rules import (
     mixed,
     watched_port,
 )
-from soft_switch.server.schema import ActionProfile, Schema, Table, lookup_error
+from soft_switch.server.schema import ActionProfile, Schema, Table
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,11 @@ class ActionProfiles:
 
     def state(self, profile_id: int) -> ProfileState:
         """The action profile with this id, INVALID_ARGUMENT if the P4Info has none."""
-        state = self._states.get(profile_id)
-        if state is None:
-            raise lookup_error("action profile", profile_id, self._schema)
-        return state
+        return self._schema.lookup("action profile", self._states, profile_id)
 
-    def select(self, profile_id: int) -> Iterable[ProfileState]:
+    def select(self, profile_id: int) -> list[ProfileState]:
         """The profiles that a read is about: one, or all for id 0."""
-        return [self.state(profile_id)] if profile_id else self._states.values()
+        return self._schema.select("action profile", self._states, profile_id)
 
     # What entries refer to
 

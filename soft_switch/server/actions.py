@@ -9,7 +9,7 @@ from finsy.proto import p4r
 from soft_switch.description import ActionCall, ActionInfo
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import P4RuntimeError, denied, invalid
-from soft_switch.server.schema import Schema, Scope, lookup_error
+from soft_switch.server.schema import Schema, Scope
 
 
 def parse_action(
@@ -21,9 +21,7 @@ def parse_action(
     default: bool = False,
 ) -> ActionCall:
     """An action that `owner` ("table x") has among `scopes`, with all of its arguments."""
-    action = schema.actions.get(message.action_id)
-    if action is None:
-        raise lookup_error("action", message.action_id, schema)
+    action = schema.lookup("action", schema.actions, message.action_id)
     scope = scopes.get(message.action_id)
     if scope is None:
         raise invalid(f"action {action.name} is not one of {owner}'s actions")

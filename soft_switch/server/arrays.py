@@ -14,7 +14,7 @@ from soft_switch.dataplane import DataPlane
 from soft_switch.server.errors import invalid, out_of_range, unimplemented
 from soft_switch.server.operation import Operation
 from soft_switch.server.p4data import Scalar, format_data, parse_scalar
-from soft_switch.server.schema import Register, Schema, lookup_error
+from soft_switch.server.schema import Register, Schema
 from soft_switch.server.tables import check_counter_data, counter_data
 
 
@@ -27,9 +27,7 @@ class Counters:
 
     def write(self, operation: Operation, message: p4r.CounterEntry) -> None:
         """Set one cell, or all when there is no index. Only MODIFY exists; without data nothing changes."""
-        counter = self._schema.counters.get(message.counter_id)
-        if counter is None:
-            raise lookup_error("counter", message.counter_id, self._schema)
+        counter = self._schema.lookup("counter", self._schema.counters, message.counter_id)
         if operation != Operation.MODIFY:
             raise invalid(f"counter {counter.name}: cells are always there, only MODIFY applies to them")
         indices = cells(
@@ -43,11 +41,7 @@ class Counters:
 
     def read(self, request: p4r.CounterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
-        if request.counter_id and request.counter_id not in self._schema.counters:
-            raise lookup_error("counter", request.counter_id, self._schema)
-        for counter in self._schema.counters.values():
-            if request.counter_id not in (0, counter.id):
-                continue
+        for counter in self._schema.select("counter", self._schema.counters, request.counter_id):
             if request.HasField("index"):
                 (index,) = cells("counter", counter.name, counter.size, request.index)
                 values = {index: self._plane.counter_read(counter.name, index)}
@@ -69,9 +63,7 @@ class Registers:
 
     def write(self, operation: Operation, message: p4r.RegisterEntry) -> None:
         """Set one cell, or all when there is no index. Only MODIFY exists."""
-        register = self._schema.registers.get(message.register_id)
-        if register is None:
-            raise lookup_error("register", message.register_id, self._schema)
+        register = self._schema.lookup("register", self._schema.registers, message.register_id)
         if operation != Operation.MODIFY:
             raise invalid(f"register {register.name}: cells are always there, only MODIFY applies to them")
         indices = cells(
@@ -85,11 +77,7 @@ class Registers:
 
     def read(self, request: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
-        if request.register_id and request.register_id not in self._schema.registers:
-            raise lookup_error("register", request.register_id, self._schema)
-        for register in self._schema.registers.values():
-            if request.register_id not in (0, register.id):
-                continue
+        for register in self._schema.select("register", self._schema.registers, request.register_id):
             indices = cells(
                 "register", register.name, register.size, request.index if request.HasField("index") else None
             )

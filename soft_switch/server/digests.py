@@ -21,7 +21,7 @@ from finsy.proto import p4r
 from soft_switch.server.errors import already_exists, invalid, not_found
 from soft_switch.server.operation import Operation
 from soft_switch.server.p4data import format_data
-from soft_switch.server.schema import Digest, Schema, lookup_error
+from soft_switch.server.schema import Digest, Schema
 
 Sample = tuple[int, ...]
 
@@ -169,10 +169,7 @@ class Digests:
                 learner.forget()
 
     def _digest(self, number: int) -> Digest:
-        digest = self._schema.digests.get(number)
-        if digest is None:
-            raise lookup_error("digest", number, self._schema)
-        return digest
+        return self._schema.lookup("digest", self._schema.digests, number)
 
 
 def _check_config(digest: Digest, message: p4r.DigestEntry.Config) -> p4r.DigestEntry.Config:

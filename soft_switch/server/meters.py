@@ -13,11 +13,10 @@ from finsy.proto import p4r
 from soft_switch.dataplane import DataPlane
 from soft_switch.server.arrays import cells
 from soft_switch.server.errors import invalid, unimplemented
-from soft_switch.server.keys import format_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import Meter, Schema, lookup_error
-from soft_switch.server.tables import Tables, find_entry, missing_entry
+from soft_switch.server.schema import Meter, Schema, Table
+from soft_switch.server.tables import Tables, find_entry, missing_entry, named
 
 
 class Meters:
@@ -29,9 +28,7 @@ class Meters:
 
     def write(self, operation: Operation, message: p4r.MeterEntry) -> None:
         """Configure one cell, or all when there is no index. Only MODIFY exists; no config is the default."""
-        meter = self._schema.meters.get(message.meter_id)
-        if meter is None:
-            raise lookup_error("meter", message.meter_id, self._schema)
+        meter = self._schema.lookup("meter", self._schema.meters, message.meter_id)
         if operation != Operation.MODIFY:
             raise invalid(f"meter {meter.name}: cells are always there, only MODIFY applies to them")
         if message.HasField("counter_data"):
@@ -43,13 +40,10 @@ class Meters:
 
     def read(self, request: p4r.MeterEntry) -> Iterator[p4r.Entity]:
         """One cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
-        if request.meter_id and request.meter_id not in self._schema.meters:
-            raise lookup_error("meter", request.meter_id, self._schema)
+        meters = self._schema.select("meter", self._schema.meters, request.meter_id)
         if request.HasField("counter_data"):
             raise unimplemented(COUNTERS_TEXT)
-        for meter in self._schema.meters.values():
-            if request.meter_id not in (0, meter.id):
-                continue
+        for meter in meters:
             index = request.index if request.HasField("index") else None
             for cell in cells("meter", meter.name, meter.size, index):
                 entry = p4r.MeterEntry(meter_id=meter.id, index=p4r.Index(index=cell))
@@ -62,8 +56,7 @@ class Meters:
 class DirectMeters:
     """Writes and reads `DirectMeterEntry`: the meters that hang on table entries."""
 
-    def __init__(self, schema: Schema, tables: Tables, plane: DataPlane) -> None:
-        self._schema = schema
+    def __init__(self, tables: Tables, plane: DataPlane) -> None:
         self._tables = tables
         self._plane = plane
 
@@ -74,7 +67,7 @@ class DirectMeters:
         if not message.HasField("table_entry"):
             raise invalid("a direct meter is named by its table entry, which is missing")
         state = self._tables.state(message.table_entry.table_id)
-        meter = self._meter(message.table_entry)
+        meter = _meter(state.table, message.table_entry)
         if message.HasField("counter_data"):
             raise unimplemented(COUNTERS_TEXT)
         entry = find_entry(state, message.table_entry)
@@ -89,26 +82,21 @@ class DirectMeters:
         for state in self._tables.select(selector):
             if not selector.table_id and not state.table.direct_meter:
                 continue
-            self._meter(p4r.TableEntry(table_id=state.table.id, is_default_action=selector.is_default_action))
+            _meter(state.table, selector)
             selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
-            for (match, priority), entry in selected:
-                answer = p4r.DirectMeterEntry(
-                    table_entry=p4r.TableEntry(
-                        table_id=state.table.id, match=format_key(state.table, match), priority=priority
-                    )
-                )
+            for key, entry in selected:
+                answer = p4r.DirectMeterEntry(table_entry=named(state.table, key))
                 config = self._plane.direct_meter_read(state.table.name, entry.handle)
                 if config is not None:
                     answer.config.CopyFrom(format_config(config))
                 yield p4r.Entity(direct_meter_entry=answer)
 
-    def _meter(self, entry: p4r.TableEntry) -> Meter:
-        name = self._schema.tables[entry.table_id].name
-        meter = self._schema.direct_meters.get(entry.table_id)
-        if meter is None:
-            raise invalid(f"table {name} has no direct meter")
-        if entry.is_default_action:
-            raise unimplemented(f"table {name}: direct meters hang on entries, not on the default entry")
-        return meter
+
+def _meter(table: Table, entry: p4r.TableEntry) -> Meter:
+    if table.direct_meter is None:
+        raise invalid(f"table {table.name} has no direct meter")
+    if entry.is_default_action:
+        raise unimplemented(f"table {table.name}: direct meters hang on entries, not on the default entry")
+    return table.direct_meter

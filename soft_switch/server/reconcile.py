@@ -15,7 +15,7 @@ from finsy.proto import p4r
 from soft_switch.server.errors import invalid
 from soft_switch.server.schema import Schema
 from soft_switch.server.state import ForwardingState, PipelineConfig
-from soft_switch.server.tables import TableState
+from soft_switch.server.tables import TableState, named
 
 
 def carry_over(old: ForwardingState, new: PipelineConfig) -> list[p4r.Update]:
@@ -75,7 +75,7 @@ def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState)
         kind = p4r.Update.MODIFY if key in fresh else p4r.Update.INSERT
         yield p4r.Update(type=kind, entity=entity)
     for key in fresh & before - state.entries.keys():  # a controller has deleted it
-        yield p4r.Update(type=p4r.Update.DELETE, entity=old.tables.key_message(table, key))
+        yield p4r.Update(type=p4r.Update.DELETE, entity=p4r.Entity(table_entry=named(table, key)))
 
 
 def _array_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Update]:

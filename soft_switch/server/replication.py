@@ -6,9 +6,8 @@ replaced by the first of its backups whose port is up, as long as that is so; wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from finsy.proto import p4r
 
@@ -23,15 +22,18 @@ MAX_SESSION = (1 << 15) - 1  # of BMv2, which keeps a session in 15 bits
 PORT_CHECK_NS = 100_000_000  # how often ports are looked at where a replica has backups
 
 Copy = tuple[int, int]  # egress port and instance
+Name = tuple[str, int]  # which of the two forms, and the number
+GROUP = "multicast_group_entry"
+WORDS = {GROUP: "multicast group", "clone_session_entry": "clone session"}
 
 
 @dataclass
-class Fallback:
-    """A group or session some of whose replicas have backups: each copy with those that may replace it."""
+class Entry:
+    """A group or session: as written, each of its copies with those that may replace it, and who does now."""
 
+    message: p4r.PacketReplicationEngineEntry
     candidates: list[list[Copy]]
     chosen: list[Copy]
-    apply: Callable[[list[Copy]], None]
 
 
 class Replication:
@@ -40,107 +42,77 @@ class Replication:
     def __init__(self, port_width: int, plane: DataPlane) -> None:
         self._port_width = port_width
         self._plane = plane
-        self._groups: dict[int, p4r.MulticastGroupEntry] = {}
-        self._sessions: dict[int, p4r.CloneSessionEntry] = {}
-        self._fallbacks: dict[tuple[str, int], Fallback] = {}
+        self._entries: dict[Name, Entry] = {}
+        self._watched: set[Name] = set()  # those some of whose replicas have backups
         self._looked = 0  # at the ports, last
 
     def write(self, operation: Operation, message: p4r.PacketReplicationEngineEntry) -> None:
         """Apply one update to a multicast group or a clone session."""
-        if _form(message) == "multicast_group_entry":
-            self._write_group(operation, message.multicast_group_entry)
-        else:
-            self._write_session(operation, message.clone_session_entry)
+        name = _name(message)
+        what = _check_number(name)
+        _check_existence(operation, name in self._entries, what)
+        if operation == Operation.DELETE:
+            self._delete(name)
+            return
+        session = message.clone_session_entry
+        if session.class_of_service:
+            raise unimplemented(f"{what}: this switch has no classes of service, leave it 0")
+        if session.packet_length_bytes < 0:
+            raise invalid(f"{what}: packet length {session.packet_length_bytes} is negative")
+        candidates = self._replicas(getattr(message, name[0]).replicas, what)
+        kept = p4r.PacketReplicationEngineEntry()
+        kept.CopyFrom(message)
+        entry = Entry(kept, candidates, self._choose(candidates))
+        self._apply(name, entry)
+        self._entries[name] = entry
+        self._watched.discard(name)
+        if any(len(row) > 1 for row in candidates):
+            self._watched.add(name)
 
     def read(self, request: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.Entity]:
         """One multicast group or clone session, or all for id 0."""
-        if _form(request) == "multicast_group_entry":
-            group = request.multicast_group_entry.multicast_group_id
-            for entry in _select(self._groups, group, "multicast group"):
-                engine_entry = p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
-                yield p4r.Entity(packet_replication_engine_entry=engine_entry)
-        else:
-            session = request.clone_session_entry.session_id
-            for entry in _select(self._sessions, session, "clone session"):
-                engine_entry = p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
-                yield p4r.Entity(packet_replication_engine_entry=engine_entry)
+        wanted = _name(request)
+        form, number = wanted
+        if number and wanted not in self._entries:
+            raise not_found(f"there is no {WORDS[form]} {number}")
+        for name, entry in self._entries.items():
+            if name == wanted or (name[0] == form and not number):
+                yield p4r.Entity(packet_replication_engine_entry=entry.message)
 
     def clear(self) -> None:
         """Take all groups and sessions out of the data plane."""
-        for group in list(self._groups):
-            self._plane.multicast_delete(group)
-            del self._groups[group]
-        for session in list(self._sessions):
-            self._plane.clone_delete(session)
-            del self._sessions[session]
-        self._fallbacks.clear()
+        for name in list(self._entries):
+            self._delete(name)
 
     def deadline(self) -> int | None:
         """When to look at the ports again, None: no replica has a backup."""
-        return self._looked + PORT_CHECK_NS if self._fallbacks else None
+        return self._looked + PORT_CHECK_NS if self._watched else None
 
     def check_ports(self, now: int) -> None:
         """Replace replicas whose port is down by their backups, and put them back, if it is time to look."""
-        if not self._fallbacks or now < self._looked + PORT_CHECK_NS:
+        if not self._watched or now < self._looked + PORT_CHECK_NS:
             return
         self._looked = now
-        for fallback in self._fallbacks.values():
-            chosen = self._choose(fallback.candidates)
-            if chosen != fallback.chosen:
-                fallback.apply(chosen)
-                fallback.chosen = chosen
+        for name in self._watched:
+            entry = self._entries[name]
+            chosen = self._choose(entry.candidates)
+            if chosen != entry.chosen:
+                entry.chosen = chosen
+                self._apply(name, entry)
 
-    def _write_group(self, operation: Operation, entry: p4r.MulticastGroupEntry) -> None:
-        group = entry.multicast_group_id
-        if group == 0:
-            raise invalid("multicast group 0 means no replication: groups count from 1")
-        if group >> GROUP_BITS:
-            raise out_of_range(f"multicast group {group} does not fit within {GROUP_BITS} bits")
-        what = f"multicast group {group}"
-        _check_existence(operation, group in self._groups, what)
-        if operation == Operation.DELETE:
-            self._plane.multicast_delete(group)
-            del self._groups[group]
-            self._fallbacks.pop(("group", group), None)
-            return
-        candidates = self._replicas(entry.replicas, what)
-        self._install("group", group, candidates, lambda copies: self._plane.multicast_set(group, copies))
-        stored = p4r.MulticastGroupEntry()
-        stored.CopyFrom(entry)
-        self._groups[group] = stored
-
-    def _write_session(self, operation: Operation, entry: p4r.CloneSessionEntry) -> None:
-        session = entry.session_id
-        what = f"clone session {session}"
-        if not 0 < session <= MAX_SESSION:
-            raise invalid(f"{what} is not within 1 to {MAX_SESSION}")
-        _check_existence(operation, session in self._sessions, what)
-        if operation == Operation.DELETE:
-            self._plane.clone_delete(session)
-            del self._sessions[session]
-            self._fallbacks.pop(("session", session), None)
-            return
-        if entry.class_of_service:
-            raise unimplemented(f"{what}: this switch has no classes of service, leave it 0")
-        if entry.packet_length_bytes < 0:
-            raise invalid(f"{what}: packet length {entry.packet_length_bytes} is negative")
-        candidates, length = self._replicas(entry.replicas, what), entry.packet_length_bytes
-        self._install(
-            "session", session, candidates, lambda copies: self._plane.clone_set(session, copies, length)
-        )
-        stored = p4r.CloneSessionEntry()
-        stored.CopyFrom(entry)
-        self._sessions[session] = stored
-
-    def _install(
-        self, kind: str, number: int, candidates: list[list[Copy]], apply: Callable[[list[Copy]], None]
-    ) -> None:
-        chosen = self._choose(candidates)
-        apply(chosen)
-        if any(len(row) > 1 for row in candidates):
-            self._fallbacks[kind, number] = Fallback(candidates, chosen, apply)
+    def _apply(self, name: Name, entry: Entry) -> None:
+        form, number = name
+        if form == GROUP:
+            self._plane.multicast_set(number, entry.chosen)
         else:
-            self._fallbacks.pop((kind, number), None)
+            length = entry.message.clone_session_entry.packet_length_bytes
+            self._plane.clone_set(number, entry.chosen, length)
+
+    def _delete(self, name: Name) -> None:
+        form, number = name
+        (self._plane.multicast_delete if form == GROUP else self._plane.clone_delete)(number)
+        del self._entries[name]
+        self._watched.discard(name)
 
     def _choose(self, candidates: Sequence[Sequence[Copy]]) -> list[Copy]:
         """The first candidate of each row whose port is up, or the first of all."""
@@ -182,11 +154,27 @@ def _copy(port: int, instance: int, seen: set[Copy], what: str) -> Copy:
     return port, instance
 
 
-def _form(message: p4r.PacketReplicationEngineEntry) -> str:
+def _name(message: p4r.PacketReplicationEngineEntry) -> Name:
     form = message.WhichOneof("type")
     if form is None:
         raise invalid("the packet replication engine entry is neither a multicast group nor a clone session")
-    return form
+    if form == GROUP:
+        return form, message.multicast_group_entry.multicast_group_id
+    return form, message.clone_session_entry.session_id
+
+
+def _check_number(name: Name) -> str:
+    """Refuse numbers that no group or session can have; it in words."""
+    form, number = name
+    what = f"{WORDS[form]} {number}"
+    if form == GROUP:
+        if number == 0:
+            raise invalid("multicast group 0 means no replication: groups count from 1")
+        if number >> GROUP_BITS:
+            raise out_of_range(f"{what} does not fit within {GROUP_BITS} bits")
+    elif not 0 < number <= MAX_SESSION:
+        raise invalid(f"{what} is not within 1 to {MAX_SESSION}")
+    return what
 
 
 def _check_existence(operation: Operation, exists: bool, what: str) -> None:
@@ -194,12 +182,3 @@ def _check_existence(operation: Operation, exists: bool, what: str) -> None:
         raise already_exists(f"{what} is there already: use MODIFY to change it")
     if operation != Operation.INSERT and not exists:
         raise not_found(f"there is no {what}")
-
-
-def _select(entries: dict[int, Any], number: int, what: str) -> list[Any]:
-    """One entry, or all for 0."""
-    if number == 0:
-        return list(entries.values())
-    if number not in entries:
-        raise not_found(f"there is no {what} {number}")
-    return [entries[number]]

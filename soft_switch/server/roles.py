@@ -7,7 +7,7 @@ everything. Multicast groups and clone sessions have no id, so every role has th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from finsy.proto import p4r, stratum
@@ -71,24 +71,16 @@ def filter_entities(access: Access | None, entities: Iterable[p4r.Entity]) -> li
     return [entity for entity in entities if access is None or access.allows(entity)]
 
 
-# The id of the P4Info object that an entity belongs to, as Stratum counts it.
-_IDS: Mapping[str, Callable[[p4r.Entity], int]] = {
-    "extern_entry": lambda entity: entity.extern_entry.extern_type_id,
-    "table_entry": lambda entity: entity.table_entry.table_id,
-    "action_profile_member": lambda entity: entity.action_profile_member.action_profile_id,
-    "action_profile_group": lambda entity: entity.action_profile_group.action_profile_id,
-    "meter_entry": lambda entity: entity.meter_entry.meter_id,
-    "direct_meter_entry": lambda entity: entity.direct_meter_entry.table_entry.table_id,
-    "counter_entry": lambda entity: entity.counter_entry.counter_id,
-    "direct_counter_entry": lambda entity: entity.direct_counter_entry.table_entry.table_id,
-    "value_set_entry": lambda entity: entity.value_set_entry.value_set_id,
-    "register_entry": lambda entity: entity.register_entry.register_id,
-    "digest_entry": lambda entity: entity.digest_entry.digest_id,
-}
-
-
 def entity_id(entity: p4r.Entity) -> int | None:
-    """The id that decides who may write an entity, None where there is none."""
+    """The id of the P4Info object that decides who may write an entity, None where there is none.
+
+    As Stratum counts it: the first field of each message, or of the table entry that is its first field.
+    """
     kind = entity.WhichOneof("entity")
-    find = _IDS.get(kind) if kind is not None else None
-    return find(entity) if find is not None else None
+    if kind is None or kind == "packet_replication_engine_entry":
+        return None
+    message = getattr(entity, kind)
+    if kind.startswith("direct_"):
+        message = message.table_entry
+    number: int = getattr(message, message.DESCRIPTOR.fields_by_number[1].name)
+    return number

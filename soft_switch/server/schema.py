@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from finsy.proto import p4i, p4t
 
@@ -22,12 +22,14 @@ from soft_switch.description import (
     Param,
     ValueSetInfo,
 )
-from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.errors import invalid
 from soft_switch.server.p4data import Scalar, Type, parse_type, scalars
 
 # A table with one of these has entries that can overlap, and so needs priorities.
 PRIORITY_KINDS = frozenset({"ternary", "range", "optional"})
 
+
+T = TypeVar("T")
 
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
@@ -73,7 +75,7 @@ class Table:
     const_default: bool
     idle_timeout: bool
     direct_counter: bool
-    direct_meter: bool
+    direct_meter: Meter | None
     profile_id: int = 0  # of the action profile of an indirect table
     size: int = 0
     entries: tuple[InitialEntry, ...] = ()
@@ -148,7 +150,6 @@ class Schema:
     counters: dict[int, CounterInfo] = field(default_factory=dict)
     registers: dict[int, Register] = field(default_factory=dict)
     meters: dict[int, Meter] = field(default_factory=dict)
-    direct_meters: dict[int, Meter] = field(default_factory=dict)  # by the id of their table
     digests: dict[int, Digest] = field(default_factory=dict)
     value_sets: dict[int, ValueSetInfo] = field(default_factory=dict)
     action_profiles: dict[int, ActionProfile] = field(default_factory=dict)
@@ -164,6 +165,26 @@ class Schema:
         """The actions again."""
         return {action.name: action for action in self.actions.values()}
 
+    def select(self, kind: str, objects: Mapping[int, T], number: int) -> list[T]:
+        """What a read is about: the one with that id, or all for id 0."""
+        return [self.lookup(kind, objects, number)] if number else list(objects.values())
+
+    def lookup(self, kind: str, objects: Mapping[int, T], number: int) -> T:
+        """What is kept of a `kind` of this P4Info under its id; INVALID_ARGUMENT where it has none."""
+        found = objects.get(number)
+        if found is not None:
+            return found
+        if number == 0:
+            raise invalid(f"the {kind} id is missing (0)")
+        if number in self.dropped:
+            raise invalid(
+                f"table {self.dropped[number]} is in P4Info, but not in the program: p4c leaves out what no "
+                "packet reaches, or P4Info and BMv2 JSON are not of one program"
+            )
+        if number in self.names:
+            raise invalid(f"id {number:#010x} is not a {kind}, it is {self.names[number]}")
+        raise invalid(f"there is no {kind} with id {number:#010x} in the P4Info of the running pipeline")
+
 
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
     """The schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
@@ -175,7 +196,9 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
     }
     actions = {action.preamble.id: _action(action, translated) for action in p4info.actions}
     direct_counters = {counter.direct_table_id for counter in p4info.direct_counters}
-    direct_meters = {meter.direct_table_id for meter in p4info.direct_meters}
+    direct_meters = {
+        meter.direct_table_id: _meter(meter.preamble, meter.spec, 0) for meter in p4info.direct_meters
+    }
     tables = {}
     for table in p4info.tables:
         tables[table.preamble.id] = _table(table, actions, direct_counters, direct_meters, translated)
@@ -203,9 +226,6 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
             for register in p4info.registers
         },
         meters={meter.preamble.id: _meter(meter.preamble, meter.spec, meter.size) for meter in p4info.meters},
-        direct_meters={
-            meter.direct_table_id: _meter(meter.preamble, meter.spec, 0) for meter in p4info.direct_meters
-        },
         digests={digest.preamble.id: _digest(digest, p4info.type_info) for digest in p4info.digests},
         value_sets={values.preamble.id: _value_set(values, translated) for values in p4info.value_sets},
         action_profiles=_action_profiles(p4info, tables),
@@ -219,7 +239,7 @@ def _table(
     table: p4i.Table,
     actions: Mapping[int, ActionInfo],
     direct_counters: set[int],
-    direct_meters: set[int],
+    direct_meters: Mapping[int, Meter],
     translated: set[str],
 ) -> Table:
     name = table.preamble.name
@@ -237,7 +257,7 @@ def _table(
         const_default=table.const_default_action_id != 0,
         idle_timeout=table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
         direct_counter=table.preamble.id in direct_counters,
-        direct_meter=table.preamble.id in direct_meters,
+        direct_meter=direct_meters.get(table.preamble.id),
         profile_id=table.implementation_id,
         size=table.size,
     )
@@ -369,17 +389,3 @@ def _preambles(p4info: p4i.P4Info) -> Iterable[tuple[p4i.Preamble, str]]:
     for kind, objects in groups.items():
         for item in objects:
             yield item.preamble, kind
-
-
-def lookup_error(kind: str, number: int, schema: Schema) -> P4RuntimeError:
-    """The error for an id that is not a `kind` in this P4Info."""
-    if number == 0:
-        return invalid(f"the {kind} id is missing (0)")
-    if number in schema.dropped:
-        return invalid(
-            f"table {schema.dropped[number]} is in P4Info, but not in the program: p4c leaves out what no "
-            "packet reaches, or P4Info and BMv2 JSON are not of one program"
-        )
-    if number in schema.names:
-        return invalid(f"id {number:#010x} is not a {kind}, it is {schema.names[number]}")
-    return invalid(f"there is no {kind} with id {number:#010x} in the P4Info of the running pipeline")

@@ -15,12 +15,11 @@ from soft_switch.errors import DuplicateEntry, EntryInUse, TableError, TableFull
 from soft_switch.server.arrays import Counters, Registers
 from soft_switch.server.device_config import unwrap
 from soft_switch.server.digests import Digests
-from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.errors import P4RuntimeError, invalid, unimplemented
 from soft_switch.server.meters import DirectMeters, Meters
 from soft_switch.server.operation import Operation
 from soft_switch.server.profile_entries import Groups, Members
 from soft_switch.server.program import add_program
-from soft_switch.server.refused import Externs
 from soft_switch.server.replication import Replication
 from soft_switch.server.rollback import inverse, query
 from soft_switch.server.schema import Schema, parse_p4info
@@ -83,14 +82,13 @@ class ForwardingState:
             "action_profile_member": Members(self.tables.profiles),
             "action_profile_group": Groups(self.tables.profiles),
             "direct_counter_entry": DirectCounters(self.tables, plane),
-            "direct_meter_entry": DirectMeters(config.schema, self.tables, plane),
+            "direct_meter_entry": DirectMeters(self.tables, plane),
             "counter_entry": Counters(config.schema, plane),
             "register_entry": Registers(config.schema, plane),
             "meter_entry": Meters(config.schema, plane),
             "value_set_entry": ValueSets(config.schema, plane),
             "digest_entry": self.digests,
             "packet_replication_engine_entry": self.replication,
-            "extern_entry": Externs(),
         }
 
     def write(self, update: p4r.Update) -> None:
@@ -109,6 +107,8 @@ class ForwardingState:
 
     def read(self, request: p4r.Entity) -> list[p4r.Entity]:
         """The entities one element of a ReadRequest selects."""
+        if request.HasField("extern_entry") and not request.extern_entry.extern_type_id:
+            return []  # so that a controller that reads or clears everything can do so
         handler, message = self._dispatch(request)
         try:
             return list(handler.read(message))
@@ -147,6 +147,8 @@ class ForwardingState:
         kind = entity.WhichOneof("entity")
         if kind is None:
             raise invalid("the entity is not set")
+        if kind not in self._handlers:
+            raise unimplemented("externs are not supported by this switch yet")
         return self._handlers[kind], getattr(entity, kind)
 
 

@@ -29,7 +29,7 @@ from soft_switch.server.idle import IdleTimeouts
 from soft_switch.server.keys import check_priority, format_key, parse_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import Schema, Table, lookup_error
+from soft_switch.server.schema import Schema, Table
 
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
@@ -126,18 +126,13 @@ class Tables:
 
     def state(self, table_id: int) -> TableState:
         """The table with this id, INVALID_ARGUMENT if the P4Info has none."""
-        state = self._states.get(table_id)
-        if state is None:
-            raise lookup_error("table", table_id, self._schema)
-        return state
+        return self._schema.lookup("table", self._states, table_id)
 
     def select(self, request: p4r.TableEntry) -> list[TableState]:
         """The tables a read is about: one, or all for id 0."""
-        if request.table_id:
-            return [self.state(request.table_id)]
-        if request.match:
+        if request.match and not request.table_id:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
-        return list(self._states.values())
+        return self._schema.select("table", self._states, request.table_id)
 
     def matching(self, state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
         """The entries that pass every filter set in a read request."""
@@ -162,11 +157,6 @@ class Tables:
                 and request.metadata in (b"", entry.metadata)
             ):
                 yield key, entry
-
-    def key_message(self, table: Table, key: Key) -> p4r.Entity:
-        """An entity that names an entry, and nothing more."""
-        entry = p4r.TableEntry(table_id=table.id, match=format_key(table, key[0]), priority=key[1])
-        return p4r.Entity(table_entry=entry)
 
     def same_entry(self, one: p4r.TableEntry, other: p4r.TableEntry) -> bool:
         """Whether two messages name one entry, or both the default entry, of a table."""
@@ -317,12 +307,11 @@ class Tables:
             check_counter_data(message.counter_data)
         if not (message.HasField("meter_config") or message.HasField("meter_counter_data")):
             return None
-        meter = self._schema.direct_meters.get(table.id)
-        if meter is None:
+        if table.direct_meter is None:
             raise invalid(f"table {table.name} has no direct meter")
         if message.HasField("meter_counter_data"):
             raise unimplemented(COUNTERS_TEXT)
-        return parse_config(meter, message.meter_config)
+        return parse_config(table.direct_meter, message.meter_config)
 
     def _write_resources(self, table: Table, key: Key, entry: Entry, message: p4r.TableEntry) -> None:
         """Counter and timeout of an entry that has just been written."""
@@ -411,16 +400,10 @@ class DirectCounters:
             selected = list(self._tables.matching(state, selector))
             if selector.match and not selected:
                 raise missing_entry(state.table)
-            for (match, priority), entry in selected:
-                packets, bytes_ = self._plane.direct_counter_read(state.table.name, entry.handle)
-                yield p4r.Entity(
-                    direct_counter_entry=p4r.DirectCounterEntry(
-                        table_entry=p4r.TableEntry(
-                            table_id=state.table.id, match=format_key(state.table, match), priority=priority
-                        ),
-                        data=counter_data(packets, bytes_),
-                    )
-                )
+            for key, entry in selected:
+                data = counter_data(*self._plane.direct_counter_read(state.table.name, entry.handle))
+                answer = p4r.DirectCounterEntry(table_entry=named(state.table, key), data=data)
+                yield p4r.Entity(direct_counter_entry=answer)
 
 
 def counter_data(packets: int, bytes_: int) -> p4r.CounterData:
@@ -439,6 +422,11 @@ def _key(table: Table, message: p4r.TableEntry) -> Key:
     key = parse_key(table, message.match)
     check_priority(table, message.priority)
     return key, message.priority
+
+
+def named(table: Table, key: Key) -> p4r.TableEntry:
+    """A message that names an entry, and nothing more."""
+    return p4r.TableEntry(table_id=table.id, match=format_key(table, key[0]), priority=key[1])
 
 
 def find_entry(state: TableState, message: p4r.TableEntry) -> Entry:

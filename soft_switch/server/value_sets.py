@@ -11,11 +11,11 @@ import grpc
 from finsy.proto import p4r
 
 from soft_switch.dataplane import DataPlane
-from soft_switch.description import Match, ValueSetInfo
+from soft_switch.description import Match
 from soft_switch.server.errors import P4RuntimeError, already_exists, invalid
 from soft_switch.server.keys import format_fields, parse_fields
 from soft_switch.server.operation import Operation
-from soft_switch.server.schema import Schema, lookup_error
+from soft_switch.server.schema import Schema
 
 
 class ValueSets:
@@ -28,7 +28,7 @@ class ValueSets:
 
     def write(self, operation: Operation, message: p4r.ValueSetEntry) -> None:
         """Replace all members of a value set. Only MODIFY exists; no members empties it."""
-        values = self._value_set(message.value_set_id)
+        values = self._schema.lookup("value set", self._schema.value_sets, message.value_set_id)
         what = f"value set {values.name}"
         if operation != Operation.MODIFY:
             raise invalid(f"{what} is always there, only MODIFY applies to it")
@@ -46,18 +46,8 @@ class ValueSets:
 
     def read(self, request: p4r.ValueSetEntry) -> Iterator[p4r.Entity]:
         """One value set with its members, or all for id 0."""
-        if request.value_set_id:
-            selected = [self._value_set(request.value_set_id)]
-        else:
-            selected = list(self._schema.value_sets.values())
-        for values in selected:
+        for values in self._schema.select("value set", self._schema.value_sets, request.value_set_id):
             entry = p4r.ValueSetEntry(value_set_id=values.id)
             for member in self._members[values.id]:
                 entry.members.add(match=format_fields(values.fields, member))
             yield p4r.Entity(value_set_entry=entry)
-
-    def _value_set(self, number: int) -> ValueSetInfo:
-        values = self._schema.value_sets.get(number)
-        if values is None:
-            raise lookup_error("value set", number, self._schema)
-        return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import cast
 
 import pytest
 from prometheus_client import generate_latest
@@ -10,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from controller.telemetry.server import registry
 from soft_switch import cli
-from soft_switch.dataplane import GlobalStats, PortStats
+from soft_switch.dataplane import DataPlane, GlobalStats, PortStats
 from soft_switch.faults import DIRECTIONS, FaultKind
 from soft_switch.metrics import SwitchMetrics
 
@@ -32,7 +33,7 @@ class Plane:
 
 
 def test_every_count_is_told_once() -> None:
-    text = generate_latest(registry(SwitchMetrics(Plane()).collect)).decode()
+    text = generate_latest(registry(SwitchMetrics(cast(DataPlane, Plane())).collect)).decode()
     samples = []
     for family in text_string_to_metric_families(text):
         assert family.name.startswith("p4reduce_switch_")

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,10 +33,10 @@ def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DataPlan
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("SOFT_SWITCH_COMPILE", "tiered")
     monkeypatch.setattr(optimiser, "BIG", 0)
-    translation._translate.cache_clear()
+    translation.translate.cache_clear()
     yield plane
     plane.close()
-    translation._translate.cache_clear()
+    translation.translate.cache_clear()
 
 
 def kinds() -> set[str]:
@@ -111,7 +112,7 @@ def test_a_mode_that_is_none(tiered: DataPlane, monkeypatch: pytest.MonkeyPatch)
 def test_stopping_a_compiler_that_waits_for_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     stop = Stop()
-    stop.request()
+    stop.requested = True
     with pytest.raises(Stopped):
         build_program("int x;", OPTIMISED, stop)
     assert find_program("int x;") is None
@@ -120,17 +121,13 @@ def test_stopping_a_compiler_that_waits_for_another(monkeypatch: pytest.MonkeyPa
 def test_stopping_a_compiler_at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     compiler = tmp_path / "slow"
-    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo slow\nsleep 100 & wait\n')
+    running = tmp_path / "running"
+    compiler.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && exec echo slow\ntouch {running}\nsleep 100 & wait\n'
+    )
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    stop, running = Stop(), threading.Event()
-    started = Stop.started
-
-    def note(self: Stop, process: subprocess.Popen[str]) -> None:
-        started(self, process)
-        running.set()
-
-    monkeypatch.setattr(Stop, "started", note)
+    stop = Stop()
     outcome: list[BaseException] = []
 
     def run() -> None:
@@ -141,8 +138,11 @@ def test_stopping_a_compiler_at_work(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert running.wait(30)
-    stop.request()
+    deadline = time.monotonic() + 30
+    while not running.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    stop.requested = True
     thread.join(30)
     assert len(outcome) == 1
 
@@ -151,7 +151,7 @@ def test_translations_are_kept(tiered: DataPlane) -> None:
     text = program("state")
     first = translation.translate(text)
     [kept] = cache_directory().glob("translated-*.pickle")
-    translation._translate.cache_clear()
+    translation.translate.cache_clear()
     again = translation.translate(text)
     assert again == first
     assert again is not first
@@ -159,7 +159,7 @@ def test_translations_are_kept(tiered: DataPlane) -> None:
     content = bytearray(kept.read_bytes())
     content[len(content) // 2] ^= 1
     kept.write_bytes(content)
-    translation._translate.cache_clear()
+    translation.translate.cache_clear()
     assert translation.translate(text) == first  # damage is noticed
     assert pickle.loads(build.read_sealed(kept) or b"") == first
     assert translation.translate(text, optimise=False).source != first.source

@@ -127,9 +127,9 @@ def test_action_profiles_as_older_compilers_wrote_them() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda d: d["parsers"][0].update(init_state="nowhere"), "the parser starts in state nowhere"),
-        (lambda d: d["deparsers"][0]["order"].append("ghost"), "ghost"),
-        (lambda d: d["pipelines"][0].update(init_table="ghost"), "the beginning of ingress goes on to ghost"),
+        (lambda d: d["parsers"][0].update(init_state="nowhere"), "the program refers to 'nowhere'"),
+        (lambda d: d["deparsers"][0]["order"].append("ghost"), "the program refers to 'ghost'"),
+        (lambda d: d["pipelines"][0].update(init_table="ghost"), "the program refers to 'ghost'"),
         (lambda d: d.update(__meta__={"version": [3, 1]}), "BMv2 JSON version 3.1 is not supported"),
         (lambda d: d.update(extern_instances=[{"name": "mine"}]), "extern instance mine is not supported"),
     ],
@@ -138,7 +138,7 @@ def test_what_leads_nowhere_is_named(change: Callable[[Any], None], text: str) -
     document = json.loads(program("state"))
     change(document)
     with pytest.raises(ProgramError, match=text):
-        read_program(json.dumps(document).encode())
+        compile_program(read_program(json.dumps(document).encode()))
 
 
 @pytest.mark.parametrize("size", [-1, 1 << 62, 1 << 70])

@@ -106,7 +106,7 @@ def test_what_does_not_fit(plane_with: PlaneFactory) -> None:
         ([Exact(1), Exact(1)], "compares 1 fields, the member has 2"),
         ([Exact(1 << 16)], "does not fit the 16 bits"),
         ([Range(5, 4)], "is empty"),
-        ([Lpm(0, 17)], "no prefixes of 17 bits"),
+        ([Lpm(0, 17)], "prefix length is 17"),
     ]
     for member, message in wrong:
         with pytest.raises(TableError, match=message):

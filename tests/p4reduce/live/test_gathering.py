@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from prometheus_client import generate_latest
@@ -16,7 +17,7 @@ from controller.telemetry.address import MetricsError
 from controller.telemetry.server import registry
 from host_agent.metrics import AgentMetrics
 from p4reduce.live.gathering import ClusterMetrics
-from soft_switch.dataplane import GlobalStats, PortStats
+from soft_switch.dataplane import DataPlane, GlobalStats, PortStats
 from soft_switch.faults import FaultKind
 from soft_switch.metrics import SwitchMetrics
 from tests.controller.service.shown import FLOWS, job
@@ -51,7 +52,7 @@ def fetch(path: Path) -> str:
     if path.name == "controller.sock":
         return text_of(of_controller(Snapshot(flows=FLOWS, jobs=[job("a")]), unread=0))
     if path.name == "switch-l1.sock":
-        return text_of(SwitchMetrics(Plane()).collect())
+        return text_of(SwitchMetrics(cast(DataPlane, Plane())).collect())
     if path.name.startswith("agent"):
         return text_of(AgentMetrics(Worker(rank=0), job="a").collect())
     raise MetricsError(f"no metrics from {path}")

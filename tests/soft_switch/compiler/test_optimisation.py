@@ -1,4 +1,4 @@
-"""Programs do the same with and without what the compiler leaves out: clearing, copying and needless copies.
+"""Programs do the same with and without what the compiler leaves out: clearing and copying.
 
 The programs are random, made for variables that are written on some ways only, read beyond a register's end,
 read by egress after replication, and passed to hashes.

@@ -76,7 +76,7 @@ class Bench {
   public:
     uint64_t frames = 0, left = 0, bytes = 0, digest = 0;
 
-    Bench() : engine_(engine_create(CPU_PORT, DROP_PORT, 1)), program_(p4_create(engine_host(engine_))) {
+    Bench() : engine_(engine_create(CPU_PORT, DROP_PORT, 1, 1)), program_(p4_create(engine_host(engine_))) {
         if (!program_) std::abort();
         engine_set_program(engine_, p4_process, p4_passes, program_);
         fill_tables(engine_, program_);
