@@ -243,7 +243,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
     ),
     (
         RACK + "workload:\n  - all_reduce:\n      bytes: 8\n      dtype: [int32, int31]\n",
-        *(5, "workload[0].all_reduce.dtype", "'int31' is no element type; there are int32, float32"),
+        *(5, "workload[0].all_reduce.dtype", "'int31' is no element type; there are int32, int64, float32"),
     ),
     (
         RACK + "workload:\n  - all_reduce: {bytes: 8, op: mul}\n",
