@@ -12,6 +12,7 @@ import getpass
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,8 +23,9 @@ from mininet.link import Link
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 
+from controller.security.files import VARIABLE as TLS_VARIABLE
 from controller.security.files import TlsFiles
-from controller.security.places import switch_directory
+from controller.security.places import operator_directory, switch_directory
 from topologies import cleanup, disk, fault_wires, namespaces, processes, state
 from topologies.controlling import controller_start, log_of, wait_for_controller
 from topologies.errors import TopologyError
@@ -130,8 +132,12 @@ class Fabric:
             self._state = self.state.with_(wires=fault_wires.start(self.state.directory, self._wires))
         self._start_machines()
         self._start_switches()
-        self._progress("controller, P4 program")
-        self._start_controller()
+        if options.program is None or options.p4info is None:
+            self._progress("controller, P4 program")
+            self._start_controller()
+        else:
+            self._progress(f"P4 program {options.program.name}")
+            self._load(options.program, options.p4info)
         if self._fleet is not None:
             self._fleet.wait()
         self._state = self.state.with_(ready=True)
@@ -368,6 +374,26 @@ class Fabric:
             role=node.settings.role,
             start=node.starting(),
         )
+
+    def _load(self, program: Path, p4info: Path) -> None:
+        """Put the user's own program into all switches, from a process in the fabric's namespace."""
+        cluster = self.state
+        files = ["--program", str(program.absolute()), "--p4info", str(p4info.absolute())]
+        tls = str(operator_directory(cluster.certificates, state.OPERATOR)) if cluster.tls else ""
+        for switch in cluster.switches:
+            words = ["-m", "controller.switches", switch.address, "--device-id", str(switch.device_id)]
+            done = subprocess.run(
+                [sys.executable, *words, *files],
+                env={**os.environ, TLS_VARIABLE: tls},
+                cwd="/",  # `python -m` looks for modules where it starts
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if done.returncode:
+                why = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+                raise TopologyError(f"switch {switch.name} does not take {program}: {why}")
+        self._state = self.state.with_(program=str(program.absolute()))
 
     def _start_controller(self) -> None:
         start = controller_start(self.state, self.options.controller_options)

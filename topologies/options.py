@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from controller.api.errors import InvalidRequestError
 from controller.api.messages import MAX_PLANES
 from controller.config import Target
+from controller.switches.pipeline import Program
 from p4src import PATH_MTUS
 from topologies.errors import TopologyError, UnsupportedError
 from topologies.layout import Layout
@@ -23,6 +25,7 @@ class FabricOptions:
 
     A host has `gpus_per_host`, a worker on each, which pass data on at `intra_rate_mbit`.
     With `fault_wires`, faults can be injected with any switch: each link goes through a process.
+    With `program` (p4c's JSON) and `p4info`, the switches run that, and there is no controller.
     With `tls`, controller and switches talk TLS, with certificates that are made with the cluster.
     `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
     `controller_options` goes into the controller's configuration.
@@ -43,6 +46,8 @@ class FabricOptions:
     host_kinds: tuple[str, ...] = ()
     tls: bool = False
     fault_wires: bool = False
+    program: Path | None = None
+    p4info: Path | None = None
     controller_options: dict[str, Any] = field(default_factory=dict)
 
     def layout(self) -> Layout:
@@ -87,12 +92,30 @@ class FabricOptions:
         if self.pcap is not None and self.pcap.exists() and not self.pcap.is_dir():
             raise TopologyError(f"{self.pcap} is no directory: name one for captures")
         self._validate_kinds(len(layout.hosts))
+        self._validate_program()
         if self.switch is Target.BMV2:
             if self.switch_loss:
                 raise UnsupportedError(
                     "BMv2 loses no packets on request: use the embedded switch, or lossy links"
                 )
             require_bmv2()
+
+    def _validate_program(self) -> None:
+        if (self.program is None) != (self.p4info is None):
+            raise TopologyError(
+                "a program of your own is two files that p4c-bm2-ss writes: --program FILE.json (-o) and "
+                "--p4info FILE.txtpb (--p4runtime-files)"
+            )
+        if self.program is None or self.p4info is None:
+            return
+        if self.controller_options:
+            raise TopologyError(
+                "what is said of the controller does not go with a program of your own: there is none"
+            )
+        try:
+            Program.read(self.program, self.p4info)
+        except InvalidRequestError as error:
+            raise TopologyError(str(error)) from error
 
     def _validate_kinds(self, hosts: int) -> None:
         known = [kind.value for kind in HostKind]

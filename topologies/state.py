@@ -116,7 +116,8 @@ class LinkState:
 class ClusterState:
     """A cluster; `owner` runs it, `session` is where that was called, by the user `started_by`.
 
-    `controller` is host:port for agents, `control_socket` for others.
+    `controller` is host:port for agents, `control_socket` for others. Where switches run a `program` of the
+    user's own (p4c's JSON), there is none.
 
     `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches, `intra_rate_mbit` of the
     channel into each GPU of a host (None: as fast as memory is). `controller_start`
@@ -138,6 +139,7 @@ class ClusterState:
     gpus_per_host: int = 1
     intra_rate_mbit: float | None = None
     tls: bool = False
+    program: str = ""
     ready: bool = False
     controller_process: ProcessId | None = None
     controller_start: Start | None = None
@@ -322,6 +324,17 @@ def running(name: str | None = None) -> ClusterState:
         names = ", ".join(state.name for state in alive)
         raise TopologyError(f"more than one cluster is running ({names}): say which with --cluster NAME")
     return _ready(alive[0])
+
+
+def controlled(name: str | None = None) -> ClusterState:
+    """As `running`, for what needs its controller. TopologyError where it was brought up without one."""
+    found = running(name)
+    if found.program:
+        raise TopologyError(
+            f"cluster {found.name} runs {found.program} and no controller, which this needs: there are "
+            f"'p4reduce shell', 'exec' and 'mininet' for it; without --program, 'up' brings one up"
+        )
+    return found
 
 
 def _ready(state: ClusterState) -> ClusterState:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
+from google.protobuf import text_format
 
 from controller.api.errors import InvalidRequestError
 from controller.config import Config
@@ -40,8 +42,16 @@ class Program:
 
     @classmethod
     def read(cls, json_path: Path = JSON_PATH, p4info_path: Path = P4INFO_PATH) -> Program:
-        """The program in two files, by default p4src/build."""
-        device_config, schema = json_path.read_bytes(), Schema.read(p4info_path)
+        """The program in two files, by default p4src/build; InvalidRequestError where they are none."""
+        try:
+            device_config, schema = json_path.read_bytes(), Schema.read(p4info_path)
+        except OSError as error:
+            raise InvalidRequestError(f"{error.filename} cannot be read: {error.strerror}") from error
+        except (ValueError, text_format.ParseError) as error:
+            raise InvalidRequestError(
+                f"{p4info_path} is no P4Info in text form (p4c-bm2-ss --p4runtime-files FILE.txtpb): {error}"
+            ) from error
+        _require_bmv2_json(json_path, device_config)
         both = hashlib.sha256(device_config + schema.text.encode()).digest()
         return cls(
             device_config,
@@ -61,6 +71,17 @@ class Program:
     @property
     def _p4info(self) -> bytes:
         return self.schema.p4info.SerializeToString(deterministic=True)
+
+
+def _require_bmv2_json(path: Path, contents: bytes) -> None:
+    try:
+        whole = json.loads(contents)
+    except ValueError as error:
+        raise InvalidRequestError(f"{path} is no JSON: {error}") from error
+    if not isinstance(whole, dict) or not {"parsers", "pipelines"} <= whole.keys():
+        raise InvalidRequestError(
+            f"{path} is no program for BMv2: it lacks parsers and pipelines (p4c-bm2-ss -o FILE.json)"
+        )
 
 
 @functools.cache

@@ -71,6 +71,13 @@ def _arguments(options: FabricOptions) -> list[str]:
     if options.gpus_per_host > 1:
         arguments += ["--gpus-per-host", str(options.gpus_per_host)]
         arguments += ["--intra-rate", _rate(options.intra_rate_mbit)]
+    if options.program is not None and options.p4info is not None:
+        arguments += [
+            "--program",
+            str(options.program.absolute()),
+            "--p4info",
+            str(options.p4info.absolute()),
+        ]
     if options.tls:
         arguments.append("--tls")
     if isinstance(options, RackOptions):

@@ -150,7 +150,7 @@ def gpus_per_host(options: FabricOptions | None, cluster: str | None) -> int:
     if options is not None:
         return options.gpus_per_host
     with suppress(TopologyError):
-        return state.running(cluster).gpus_per_host
+        return state.controlled(cluster).gpus_per_host
     return 1
 
 
@@ -158,7 +158,7 @@ def gpus_per_host(options: FabricOptions | None, cluster: str | None) -> int:
 def running(options: FabricOptions | None, cluster: str | None, progress: Say) -> Iterator[ClusterState]:
     """A fabric of its own, or the cluster that runs."""
     if options is None:
-        yield state.running(cluster)
+        yield state.controlled(cluster)
         return
 
     def say(text: str) -> None:

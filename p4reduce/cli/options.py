@@ -28,6 +28,13 @@ JsonFile = Annotated[
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE (-: stdout)."),
 ]
 
+ProgramFile = Annotated[
+    Path | None,
+    typer.Option("--program", metavar="FILE.json", help="A P4 program of your own, as p4c-bm2-ss writes it."),
+]
+P4InfoFile = Annotated[
+    Path | None, typer.Option("--p4info", metavar="FILE.txtpb", help="Its P4Info, in text form.")
+]
 Report = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write a report with charts.")]
 Workers = Annotated[
     int | None, typer.Option(min=2, max=512, help="Workers; one on each GPU of each host if not given.")

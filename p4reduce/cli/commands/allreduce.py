@@ -103,7 +103,7 @@ def allreduce(
         selective=selective,
         elastic=elastic,
     )
-    running = state.running(cluster)
+    running = state.controlled(cluster)
     names = [name.strip() for name in hosts.split(",") if name.strip()]
     chosen = place(running, workers=workers, placement=placement, hosts=names, gpus_per_host=gpus_per_host)
     with ending_on_signals(), output.progress() as progress:

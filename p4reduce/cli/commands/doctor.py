@@ -45,7 +45,7 @@ def doctor(
 def _find(name: str | None) -> ClusterState:
     """The running cluster. TopologyError says what is left of one that was killed."""
     try:
-        return state.running(name)
+        return state.controlled(name)
     except TopologyError:
         dead = [c for c in state.all_clusters() if not c.alive() and name in (None, c.name)]
         if len(dead) != 1:

@@ -161,7 +161,7 @@ def delete(name: Name, cluster: ClusterOption = None) -> None:
 
 def client(cluster: str | None) -> AdminClient:
     """The controller of the running cluster."""
-    return ClusterAdmin(state.running(cluster))
+    return ClusterAdmin(state.controlled(cluster))
 
 
 def _switches(cluster: str | None) -> dict[str, str]:

@@ -37,7 +37,7 @@ def metrics(
     from controller.telemetry.server import MetricsServer, registry
     from p4reduce.live.gathering import ClusterMetrics
 
-    name = state.running(cluster).name
+    name = state.controlled(cluster).name
     collect = ClusterMetrics(name).collect
     if listen is None:
         print(generate_latest(registry(collect)).decode(), end="")

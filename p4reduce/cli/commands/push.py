@@ -10,10 +10,10 @@ import typer
 
 from controller.config import read_config
 from controller.security.files import tls_for_switches
-from controller.switches.pipeline import push_to
+from controller.switches.pipeline import Program, push_to
 from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
-from p4reduce.cli.options import ClusterOption, JsonFlag
+from p4reduce.cli.options import ClusterOption, JsonFlag, P4InfoFile, ProgramFile
 from p4reduce.cli.output import Column, Row
 
 SWITCHES = (
@@ -41,12 +41,22 @@ def push(
         Path | None,
         typer.Option(metavar="FILE", help="A controller's configuration: its routes too, with HOST:PORT."),
     ] = None,
+    program: ProgramFile = None,
+    p4info: P4InfoFile = None,
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
     """Load the P4 program and its configuration, read it back and compare."""
+    if (program is None) != (p4info is None):
+        raise typer.BadParameter("a program of your own is two files: give --program and --p4info")
     if target is not None and ":" in target:
-        rows = [_push_to(target, device_id=device_id, force=force, config=config)]
+        own = None if program is None or p4info is None else Program.read(program, p4info)
+        rows = [_push_to(target, device_id=device_id, force=force, config=config, program=own)]
+    elif program is not None:
+        raise typer.BadParameter(
+            "a cluster's controller would take a program of your own away again: name a switch (HOST:PORT), "
+            "or bring a cluster up with it ('p4reduce up rack --program FILE.json --p4info FILE.txtpb')"
+        )
     else:
         with client(target or cluster) as admin:
             rows = [switch_row(switch) for switch in admin.push(force=force)]
@@ -59,13 +69,22 @@ def switch_row(switch: object) -> Row:
     return {name: getattr(switch, name) for name in names}
 
 
-def _push_to(address: str, *, device_id: int, force: bool, config: Path | None) -> Row:
+def _push_to(
+    address: str, *, device_id: int, force: bool, config: Path | None, program: Program | None
+) -> Row:
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
         raise typer.BadParameter(f"{address!r} is no HOST:PORT with a port from 1 to 65535")
     known = None if config is None else read_config(config)
     result = asyncio.run(
-        push_to(address, device_id=device_id, force=force, config=known, tls=tls_for_switches())
+        push_to(
+            address,
+            device_id=device_id,
+            force=force,
+            config=known,
+            program=program,
+            tls=tls_for_switches(),
+        )
     )
     return {
         "name": "",

@@ -39,7 +39,7 @@ def top(
     # Not before: the other commands do without Textual.
     from p4reduce.live.asking import Asker
 
-    name = state.running(cluster).name
+    name = state.controlled(cluster).name
     if once or json:
         from p4reduce.live.text import frame
         from p4reduce.live.view import view

@@ -14,6 +14,8 @@ from controller.config import Spread, Target
 from p4reduce.cli import fabric_options as fabrics
 from p4reduce.cli.options import (
     OtherName,
+    P4InfoFile,
+    ProgramFile,
     parse_host_counts,
     parse_host_kinds,
     parse_intra_rate,
@@ -75,6 +77,8 @@ class Wanted:
         ),
     ] = HostKind.EMULATED.value
     tls: fabrics.Tls = False
+    program: ProgramFile = None
+    p4info: P4InfoFile = None
     detach: Detach = False
     hold: Annotated[bool, typer.Option("--hold", hidden=True)] = False
     controller_options: Annotated[str, typer.Option("--controller-options", hidden=True)] = "{}"
@@ -96,6 +100,8 @@ class Wanted:
             "fault_wires": self.fault_wires,
             "pcap": None if self.pcap is None else self.pcap.absolute(),
             "tls": self.tls,
+            "program": self.program,
+            "p4info": self.p4info,
             "host_kinds": parse_host_kinds(self.host_kind, hosts=hosts),
             "controller_options": controller,
         }

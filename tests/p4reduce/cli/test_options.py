@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,6 +14,8 @@ from p4reduce.cli.options import parse_bytes, parse_host_counts, parse_host_kind
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "soft_switch"
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,7 @@ def test_numbers_of_hosts(text: str, leaves: int, counts: int | tuple[int, ...])
         SpineLeafOptions(name="c2", spines=1, leaves=4, hosts=9, rate_mbit=100.0, switch_loss=0.01),
         RackOptions(name="c3", hosts=2, rate_mbit=100.0, gpus_per_host=4, intra_rate_mbit=800.0, tls=True),
         RackOptions(name="c4", hosts=2, gpus_per_host=2, path_mtu=4096, delay_ms=1.5, fault_wires=True),
+        RackOptions(name="c5", hosts=2, program=EXAMPLE / "l2.json", p4info=EXAMPLE / "l2.p4info.txtpb"),
     ],
 )
 def test_a_detached_cluster_is_what_was_asked_for(
