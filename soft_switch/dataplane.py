@@ -634,19 +634,7 @@ class DataPlane:
         with self._control:
             self._running()
             collector = self._native.engine_process(self._engine, port, data, len(data))
-            try:
-                size = ctypes.c_size_t()
-                address = self._native.engine_collected(collector, ctypes.byref(size))
-                raw = ctypes.string_at(address, size.value) if size.value else b""
-            finally:
-                self._native.engine_free(collector)
-        result, at = [], 0
-        while at < len(raw):
-            out = int.from_bytes(raw[at : at + 4], "little")
-            length = int.from_bytes(raw[at + 4 : at + 8], "little")
-            result.append((out, raw[at + 8 : at + 8 + length]))
-            at += 8 + length
-        return result
+            return list(api.collected(self._native, collector))
 
     def _drain_events(self) -> None:
         """Hand packet-ins and log lines from the native queue to Python."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import struct
 from collections.abc import Mapping
 from ctypes import c_double, c_int64, c_uint32, c_uint64
 from dataclasses import asdict, dataclass, fields
@@ -291,16 +290,7 @@ class PortFaults:
         return bool(self._library.faults_active(self._handle))
 
     def _collected(self, collector: int) -> list[tuple[str, bytes]]:
-        size = ctypes.c_size_t()
-        start = self._library.engine_collected(collector, ctypes.byref(size))
-        data = ctypes.string_at(start, size.value) if size.value else b""
-        self._library.engine_free(collector)
-        found, at = [], 0
-        while at < len(data):
-            out, length = struct.unpack_from("=II", data, at)
-            found.append((DIRECTIONS[out], data[at + 8 : at + 8 + length]))
-            at += 8 + length
-        return found
+        return [(DIRECTIONS[out], data) for out, data in api.collected(self._library, collector)]
 
 
 def _option(name: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
+from collections.abc import Iterator
 from ctypes import (
     POINTER,
     c_char_p,
@@ -113,6 +115,21 @@ def engine_library() -> ctypes.CDLL:
 def program_library(path: Path) -> ctypes.CDLL:
     """A compiled program. A program that was opened before is the same library again."""
     return load_library(path, PROGRAM)
+
+
+def collected(library: ctypes.CDLL, collector: int) -> Iterator[tuple[int, bytes]]:
+    """What a collector holds, which is given back: frames, each with the number in front of it."""
+    try:
+        size = c_size_t()
+        start = library.engine_collected(collector, ctypes.byref(size))
+        data = ctypes.string_at(start, size.value) if size.value else b""
+    finally:
+        library.engine_free(collector)
+    at = 0
+    while at < len(data):
+        number, length = struct.unpack_from("=II", data, at)
+        at += 8 + length
+        yield number, data[at - length : at]
 
 
 def to_words(values: list[int]) -> ctypes.Array[c_uint64]:

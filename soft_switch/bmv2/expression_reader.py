@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from soft_switch.bmv2 import syntax as p4
+from soft_switch.bmv2.program import HeaderInstance, HeaderStack
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
 Json = Mapping[str, Any]
@@ -29,24 +29,24 @@ def read_source(value: Json) -> Source | None:
     return Source(str(info.get("filename", "")), int(info["line"]), fragment)
 
 
-@dataclass(frozen=True)
-class Names:
-    """What names in expressions can refer to: the field names of header instances and of stacks.
+class SyntaxReader:
+    """Reads expressions; what it cannot read raises UnsupportedConstruct with the enclosing source place.
 
-    `unions` has the headers of each union, `union_stacks` the stack that stands for each member, by name.
+    Names refer to headers, stacks, unions (the headers of each) and stacks of unions (the stack that stands
+    for each member, by name).
     """
 
-    header_fields: Mapping[str, Sequence[str]]
-    stack_fields: Mapping[str, Sequence[str]]
-    unions: Mapping[str, tuple[str, ...]]
-    union_stacks: Mapping[str, Mapping[str, str]]
-
-
-class SyntaxReader:
-    """Reads expressions; what it cannot read raises UnsupportedConstruct with the enclosing source place."""
-
-    def __init__(self, names: Names) -> None:
-        self._names = names
+    def __init__(
+        self,
+        headers: Mapping[str, HeaderInstance],
+        stacks: Mapping[str, HeaderStack],
+        unions: Mapping[str, tuple[str, ...]],
+        union_stacks: Mapping[str, Mapping[str, str]],
+    ) -> None:
+        self._headers = headers
+        self._stacks = stacks
+        self._unions = unions
+        self._union_stacks = union_stacks
 
     def expression(self, value: Json, source: Source | None) -> p4.Expression:
         """An expression that yields a number or a truth value."""
@@ -71,10 +71,10 @@ class SyntaxReader:
             reference = self.header(wrapped, source)
         else:
             reference = p4.Header(header)
-            known = self._names.header_fields.get(header)
+            known = self._headers.get(header)
             if known is None:
                 raise UnsupportedConstruct(f"a field of {header}, which is no header instance,", source)
-            if name != p4.VALID and name not in known:
+            if name != p4.VALID and name not in known.type.numbers:
                 raise ProgramError(f"header {header} has no field {name}")
         return p4.Field(reference, name)
 
@@ -121,24 +121,24 @@ class SyntaxReader:
         return p4.Primitive(str(value["op"]), operands, source)
 
     def _header_name(self, name: Any, source: Source | None) -> p4.Header:
-        if not isinstance(name, str) or name not in self._names.header_fields:
+        if not isinstance(name, str) or name not in self._headers:
             raise UnsupportedConstruct(f"header reference {name}", source)
         return p4.Header(name)
 
     def _stack(self, name: Any, source: Source | None) -> p4.Stack:
-        if not isinstance(name, str) or name not in self._names.stack_fields:
+        if not isinstance(name, str) or name not in self._stacks:
             raise UnsupportedConstruct(f"header stack reference {name}", source)
         return p4.Stack(name)
 
     def _last(self, stack: p4.Stack, field: str) -> p4.Operand:
-        if field == "last" and field not in self._names.stack_fields[stack.name]:
+        if field == "last" and field not in self._stacks[stack.name].type.numbers:
             return p4.StackElement(stack.name, p4.StackCount(stack.name, True))
         return p4.LastField(stack.name, field)
 
     def _columns(self, name: Any, source: Source | None) -> Mapping[str, str]:
-        if not isinstance(name, str) or name not in self._names.union_stacks:
+        if not isinstance(name, str) or name not in self._union_stacks:
             raise UnsupportedConstruct(f"reference to a stack of header unions {name}", source)
-        return self._names.union_stacks[name]
+        return self._union_stacks[name]
 
     def column(self, name: str, member: str, source: Source | None) -> p4.Stack:
         """The stack that stands for a member of a stack of unions."""
@@ -148,9 +148,9 @@ class SyntaxReader:
         return p4.Stack(columns[member])
 
     def _union(self, name: Any, source: Source | None) -> p4.HeaderUnion:
-        if not isinstance(name, str) or name not in self._names.unions:
+        if not isinstance(name, str) or name not in self._unions:
             raise UnsupportedConstruct(f"header union reference {name}", source)
-        return p4.HeaderUnion(name, self._names.unions[name])
+        return p4.HeaderUnion(name, self._unions[name])
 
     def _operation(self, value: Json, source: Source | None) -> p4.Operand:
         op, left, right = value["op"], value.get("left"), value["right"]
@@ -212,14 +212,14 @@ class SyntaxReader:
         while isinstance(first, p4.HeaderMux):  # both sides are of one type
             first = first.left
         if isinstance(first, p4.StackElement):
-            fields = self._names.stack_fields[first.stack]
+            fields = self._stacks[first.stack].type.fields
         else:
-            fields = self._names.header_fields[first.name]
+            fields = self._headers[first.name].type.fields
         if offset == len(fields):  # hidden fields follow the declared ones
             return p4.Field(header, p4.VALID)
         if not 0 <= offset < len(fields):
             raise UnsupportedConstruct(f"access to field number {offset}", source)
-        return p4.Field(header, fields[offset])
+        return p4.Field(header, fields[offset].name)
 
 
 def _any(tests: Sequence[p4.Expression]) -> p4.Expression:

@@ -11,6 +11,11 @@ from soft_switch.bmv2.syntax import Const, Expression, Field, Header, Operand, P
 from soft_switch.description import ActionInfo, Program, TableInfo
 from soft_switch.errors import ProgramError, Source
 
+CORE_ERRORS = (  # of core.p4
+    *("NoError", "PacketTooShort", "NoMatch", "StackOutOfBounds", "HeaderTooShort"),
+    *("ParserTimeout", "ParserInvalidArgument"),
+)
+
 
 @dataclass(frozen=True)
 class FieldType:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from soft_switch.bmv2 import syntax as p4
-from soft_switch.bmv2.expression_reader import Json, Names, SyntaxReader, read_source
+from soft_switch.bmv2.expression_reader import Json, SyntaxReader, read_source
 from soft_switch.bmv2.program import (
+    CORE_ERRORS,
     Action,
     ActionCallNode,
     Bmv2Program,
@@ -110,13 +111,7 @@ class _Reader:
             for item in root.get("header_unions", ())
         }
         columns = {item["name"]: self._columns(item) for item in root.get("header_union_stacks", ())}
-        names = Names(
-            {name: [field.name for field in item.type.fields] for name, item in self.instances.items()},
-            {name: [field.name for field in item.type.fields] for name, item in self.stacks.items()},
-            self.unions,
-            columns,
-        )
-        self.syntax = SyntaxReader(names)
+        self.syntax = SyntaxReader(self.instances, self.stacks, self.unions, columns)
         self.value_sets = {item["name"]: _value_set(item) for item in root.get("parse_vsets", ())}
         self.used_value_sets: set[str] = set()
         self.actions = {item["id"]: self._action(item) for item in root["actions"]}
@@ -592,15 +587,7 @@ def _error_codes(items: Sequence[Sequence[Any]]) -> Mapping[str, int]:
     """Codes of the errors; core errors that the program lacks get the next free ones, as in BMv2."""
     codes = {str(name): int(code) for name, code in items}
     following = max(codes.values(), default=-1) + 1
-    for name in (
-        "NoError",
-        "PacketTooShort",
-        "NoMatch",
-        "StackOutOfBounds",
-        "HeaderTooShort",
-        "ParserTimeout",
-        "ParserInvalidArgument",
-    ):
+    for name in CORE_ERRORS:
         if name not in codes:
             codes[name] = following
             following += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from soft_switch.bmv2 import syntax as p4
-from soft_switch.bmv2.program import Bmv2Program, ParserOp, ParserState, Transition
+from soft_switch.bmv2.program import CORE_ERRORS, Bmv2Program, ParserOp, ParserState, Transition
 from soft_switch.compiler import bounds as b
 from soft_switch.compiler.actions import Primitives
 from soft_switch.compiler.code import Code, comment, word
@@ -15,14 +15,6 @@ from soft_switch.errors import ProgramError, UnsupportedConstruct
 
 # A parser that goes round in circles without consuming the packet is stopped: ParserTimeout in core.p4.
 MAX_STEPS = 1 << 16
-CORE_ERRORS = (
-    "NoError",
-    "PacketTooShort",
-    "StackOutOfBounds",
-    "HeaderTooShort",
-    "ParserTimeout",
-    "ParserInvalidArgument",
-)
 MAX_INT = (1 << 31) - 1
 
 

@@ -89,7 +89,7 @@ P4_INLINE void load_bits_wide(Wide<(WIDTH + 63) / 64>& to, const uint8_t* p) {
         constexpr int bytes = (OFFSET + WIDTH + 7) / 8, after = 8 * bytes - OFFSET - WIDTH;
         Wide<(bytes + 7) / 8> all;
         load_be_wide<bytes>(all, p);
-        to = cut(resize<N>(shr_by<(bytes + 7) / 8, after>(all), false), WIDTH);
+        to = cut(part<N, after>(all), WIDTH);
     }
 }
 

@@ -143,18 +143,6 @@ P4_INLINE Wide<N> shr(const Wide<N>& a, uint64_t amount, bool is_signed) {
     return r;
 }
 
-template <int N, unsigned A>
-P4_INLINE Wide<N> shr_by(const Wide<N>& a) {
-    constexpr int words = A / 64, bits = A % 64;
-    Wide<N> r;
-    for (int i = 0; i < N; i++) {
-        const uint64_t low = i + words < N ? a.w[i + words < N ? i + words : 0] : 0;
-        const uint64_t high = i + words + 1 < N ? a.w[i + words + 1 < N ? i + words + 1 : 0] : 0;
-        r.w[i] = bits ? low >> bits | high << ((64 - bits) & 63) : low;
-    }
-    return r;
-}
-
 // Word i of `a` shifted to the right by A bits.
 template <unsigned A, int N>
 P4_INLINE uint64_t word_at(const Wide<N>& a, int i = 0) {
