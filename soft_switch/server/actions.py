@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from finsy.proto import p4r
+from finsy.proto import p4i, p4r
 
 from soft_switch.description import ActionCall, ActionInfo
 from soft_switch.server.bytestrings import decode, encode
 from soft_switch.server.errors import P4RuntimeError, denied, invalid
-from soft_switch.server.schema import Schema, Scope
+from soft_switch.server.schema import Schema
 
 
 def parse_action(
     schema: Schema,
     owner: str,
-    scopes: Mapping[int, Scope],
+    scopes: Mapping[int, int],
     message: p4r.Action,
     *,
     default: bool = False,
@@ -25,9 +25,9 @@ def parse_action(
     scope = scopes.get(message.action_id)
     if scope is None:
         raise invalid(f"action {action.name} is not one of {owner}'s actions")
-    if default and scope == Scope.TABLE_ONLY:
+    if default and scope == p4i.ActionRef.TABLE_ONLY:
         raise denied(f"{owner}: action {action.name} is @tableonly, it cannot be the default action")
-    if not default and scope == Scope.DEFAULT_ONLY:
+    if not default and scope == p4i.ActionRef.DEFAULT_ONLY:
         raise denied(f"{owner}: action {action.name} is @defaultonly, an entry cannot have it")
     return ActionCall(action.name, _parse_params(action, message))
 

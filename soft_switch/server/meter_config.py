@@ -6,11 +6,11 @@ all four numbers means the default: every packet is green.
 
 from __future__ import annotations
 
-from finsy.proto import p4r
+from finsy.proto import p4i, p4r
 
 from soft_switch.description import MeterConfig
 from soft_switch.server.errors import invalid, unimplemented
-from soft_switch.server.schema import Meter, MeterType
+from soft_switch.server.schema import Meter
 
 COUNTERS_TEXT = "meters do not count packets by color on this switch: leave the counter data out"
 
@@ -24,9 +24,9 @@ def parse_config(meter: Meter, message: p4r.MeterConfig) -> MeterConfig | None:
     for name, value in rates.items():
         if value < 0:
             raise invalid(f"meter {meter.name}: {name} is {value}, it cannot be negative")
-    if message.eburst and meter.type != MeterType.SINGLE_RATE_THREE_COLOR:
+    if message.eburst and meter.type != p4i.MeterSpec.SINGLE_RATE_THREE_COLOR:
         raise invalid(f"meter {meter.name} has no excess burst: eburst is for single-rate three-color meters")
-    if meter.type == MeterType.TWO_RATE_THREE_COLOR:
+    if meter.type == p4i.MeterSpec.TWO_RATE_THREE_COLOR:
         if config.pir < config.cir:
             raise invalid(f"meter {meter.name}: pir {config.pir} is less than cir {config.cir}")
         return config

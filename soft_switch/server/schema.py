@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -34,22 +33,6 @@ T = TypeVar("T")
 DEFAULT_PORT_WIDTH = 9  # bits of standard_metadata.egress_port in v1model.p4
 
 
-class Scope(IntEnum):
-    """Where a table may use one of its actions: in entries, as default action, or both."""
-
-    TABLE_AND_DEFAULT = p4i.ActionRef.TABLE_AND_DEFAULT
-    TABLE_ONLY = p4i.ActionRef.TABLE_ONLY
-    DEFAULT_ONLY = p4i.ActionRef.DEFAULT_ONLY
-
-
-class MeterType(IntEnum):
-    """Which configurations a meter takes."""
-
-    TWO_RATE_THREE_COLOR = p4i.MeterSpec.TWO_RATE_THREE_COLOR
-    SINGLE_RATE_THREE_COLOR = p4i.MeterSpec.SINGLE_RATE_THREE_COLOR
-    SINGLE_RATE_TWO_COLOR = p4i.MeterSpec.SINGLE_RATE_TWO_COLOR
-
-
 _MATCH_KINDS = {
     p4i.MatchField.EXACT: "exact",
     p4i.MatchField.LPM: "lpm",
@@ -70,7 +53,7 @@ class Table:
     id: int
     name: str
     fields: tuple[KeyField, ...]
-    actions: Mapping[int, Scope]
+    actions: Mapping[int, int]  # with the scope of each, as p4i.ActionRef has it
     is_const: bool
     const_default: bool
     idle_timeout: bool
@@ -105,7 +88,7 @@ class ActionProfile:
     selector: bool
     size: int
     max_group_size: int
-    actions: Mapping[int, Scope]
+    actions: Mapping[int, int]  # with the scope of each, as p4i.ActionRef has it
     sum_of_members: bool = False
     max_member_weight: int = 0
     weights_disallowed: bool = False
@@ -128,7 +111,7 @@ class Meter:
     id: int
     name: str
     size: int
-    type: MeterType
+    type: int  # as p4i.MeterSpec has it
 
 
 @dataclass(frozen=True)
@@ -252,7 +235,7 @@ def _table(
         id=table.preamble.id,
         name=name,
         fields=tuple(fields),
-        actions={reference.id: Scope(reference.scope) for reference in table.action_refs},
+        actions={reference.id: reference.scope for reference in table.action_refs},
         is_const=table.is_const_table,
         const_default=table.const_default_action_id != 0,
         idle_timeout=table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT,
@@ -319,7 +302,7 @@ def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -
 
 
 def _meter(preamble: p4i.Preamble, spec: p4i.MeterSpec, size: int) -> Meter:
-    return Meter(preamble.id, preamble.name, size, MeterType(spec.type))
+    return Meter(preamble.id, preamble.name, size, spec.type)
 
 
 def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo) -> Digest:
