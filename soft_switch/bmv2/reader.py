@@ -7,30 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from soft_switch.bmv2 import program as bmv2
 from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.expression_reader import Json, SyntaxReader, read_source
-from soft_switch.bmv2.program import (
-    CORE_ERRORS,
-    Action,
-    ActionCallNode,
-    Bmv2Program,
-    CalcInput,
-    Calculation,
-    Checksum,
-    Conditional,
-    DirectMeter,
-    FieldType,
-    HeaderInstance,
-    HeaderStack,
-    HeaderType,
-    KeySource,
-    LearnList,
-    ParserOp,
-    ParserState,
-    Pipeline,
-    Table,
-    Transition,
-)
 from soft_switch.description import (
     ActionCall,
     ActionInfo,
@@ -58,7 +37,7 @@ MAX_WIDTH = 1 << 16  # bits; p4c stops at 2048
 MAX_SIZE = 1 << 32  # entries or cells; P4 has 32 bits for it
 
 
-def read_program(text: bytes) -> Bmv2Program:
+def read_program(text: bytes) -> bmv2.Bmv2Program:
     """Read a program. ProgramError: it is not BMv2 JSON; UnsupportedConstruct: it asks for too much."""
     try:
         root = json.loads(text)
@@ -87,7 +66,7 @@ class _Reader:
             if item["header_type"] not in self.types:
                 raise UnsupportedConstruct(f"header union {item['name']} as a header", read_source(item))
         self.instances = {
-            item["name"]: HeaderInstance(
+            item["name"]: bmv2.HeaderInstance(
                 item["name"], self.types[item["header_type"]], bool(item["metadata"])
             )
             for item in root["headers"]
@@ -98,7 +77,7 @@ class _Reader:
                 raise ProgramError(f"header {kind.name} has {kind.type.width} bits, which are no whole bytes")
         by_id = {item["id"]: item["name"] for item in root["headers"]}
         self.stacks = {
-            item["name"]: HeaderStack(
+            item["name"]: bmv2.HeaderStack(
                 item["name"],
                 self.types[item["header_type"]],
                 tuple(by_id[number] for number in item["header_ids"]),
@@ -117,14 +96,14 @@ class _Reader:
         self.actions = {item["id"]: self._action(item) for item in root["actions"]}
         self.learn_lists = {int(item["id"]): self._learn_list(item) for item in root.get("learn_lists", ())}
         self.direct_meters = {
-            item["name"]: DirectMeter(
+            item["name"]: bmv2.DirectMeter(
                 item["name"], self.syntax.field(item["result_target"], read_source(item))
             )
             for item in root.get("meter_arrays", ())
             if item["is_direct"]
         }
 
-    def _header_type(self, item: Json) -> HeaderType:
+    def _header_type(self, item: Json) -> bmv2.HeaderType:
         fields = []
         if item.get("length_exp") is not None:
             raise UnsupportedConstruct(f"the length expression of header {item['name']}", read_source(item))
@@ -142,10 +121,10 @@ class _Reader:
             if not 0 < int(width) <= MAX_WIDTH:
                 raise ProgramError(f"field {item['name']}.{name} is {width} bits wide")
             signed = len(field) > 2 and bool(field[2])
-            fields.append(FieldType(name, int(width), signed, varbit, len(field) > 3 and bool(field[3])))
+            fields.append(bmv2.FieldType(name, int(width), signed, varbit, len(field) > 3 and bool(field[3])))
         if sum(field.varbit for field in fields) > 1:
             raise ProgramError(f"header type {item['name']} has more than one varbit field")
-        return HeaderType(item["name"], tuple(fields))
+        return bmv2.HeaderType(item["name"], tuple(fields))
 
     def _columns(self, item: Json) -> Mapping[str, str]:
         """The stacks that stand for the members of a stack of unions; adds them to the stacks."""
@@ -156,17 +135,17 @@ class _Reader:
         for position, (member, header_type) in enumerate(kinds[item["union_type"]]):
             name = f"{item['name']}.{member}"
             headers = tuple(union[position] for union in unions)
-            self.stacks[name] = HeaderStack(name, self.types[header_type], headers, item["name"])
+            self.stacks[name] = bmv2.HeaderStack(name, self.types[header_type], headers, item["name"])
             result[member] = name
         return result
 
-    def _action(self, item: Json) -> Action:
+    def _action(self, item: Json) -> bmv2.Action:
         params = tuple(Param(p["name"], int(p["bitwidth"])) for p in item["runtime_data"])
         place = read_source(item)
         primitives = tuple(self.syntax.primitive(p, place) for p in item["primitives"])
-        return Action(ActionInfo(item["name"], int(item["id"]), params), primitives)
+        return bmv2.Action(ActionInfo(item["name"], int(item["id"]), params), primitives)
 
-    def read(self) -> Bmv2Program:
+    def read(self) -> bmv2.Bmv2Program:
         root = self.root
         parsers = {item["name"]: item for item in root["parsers"]}
         deparsers = {item["name"]: item for item in root["deparsers"]}
@@ -189,7 +168,7 @@ class _Reader:
                 selectors[item["name"]] = chooser.name
         checksums = tuple(self._checksum(item) for item in root.get("checksums", ()))
         statements = tuple(self.syntax.primitive(p) for p in deparsers["deparser"].get("primitives", ()))
-        return Bmv2Program(
+        return bmv2.Bmv2Program(
             name=name,
             header_instances=self.instances,
             stacks=self.stacks,
@@ -222,13 +201,13 @@ class _Reader:
                     result.append({"name": table["act_prof_name"], **chooser})
         return result
 
-    def _selector(self, item: Json) -> Calculation:
+    def _selector(self, item: Json) -> bmv2.Calculation:
         """What chooses the members of a selector's groups; its name is none that P4 can give."""
         selector, place = item["selector"], read_source(item)
         inputs = tuple(self._calc_input(part, place) for part in selector["input"])
-        return Calculation(f"{item['name']} (selector)", selector["algo"], inputs, place)
+        return bmv2.Calculation(f"{item['name']} (selector)", selector["algo"], inputs, place)
 
-    def _description(self, name: str, pipelines: Mapping[str, Pipeline]) -> Program:
+    def _description(self, name: str, pipelines: Mapping[str, bmv2.Pipeline]) -> Program:
         counters = {}
         tables = {table.info.name: table.info for pipe in pipelines.values() for table in pipe.tables}
         for item in self.root.get("counter_arrays", ()):
@@ -277,7 +256,7 @@ class _Reader:
                     f"{element['type']} in field list {item['name']}", read_source(item)
                 )
 
-    def _learn_list(self, item: Json) -> LearnList:
+    def _learn_list(self, item: Json) -> bmv2.LearnList:
         values: list[tuple[p4.Field | p4.Const, int]] = []
         for element in item["elements"]:
             if element["type"] == "hexstr":
@@ -287,11 +266,11 @@ class _Reader:
                 values.append((field, self._field_width(field)))
             else:
                 raise UnsupportedConstruct(f"{element['type']} in digest {item['name']}", read_source(item))
-        return LearnList(str(item["name"]), tuple(values))
+        return bmv2.LearnList(str(item["name"]), tuple(values))
 
     # Parser
 
-    def _parser_state(self, item: Json) -> ParserState:
+    def _parser_state(self, item: Json) -> bmv2.ParserState:
         place = read_source(item)
         ops = tuple(self._parser_op(op, item["name"], place) for op in item["parser_ops"])
         key = tuple(self.syntax.expression(part, place) for part in item["transition_key"])
@@ -301,11 +280,11 @@ class _Reader:
         for branch in item["transitions"]:
             kind = branch.get("type", "hexstr")
             if kind == "default" or branch["value"] in (None, "default"):
-                transitions.append(Transition(None, None, branch["next_state"]))
+                transitions.append(bmv2.Transition(None, None, branch["next_state"]))
             elif kind == "hexstr":
                 mask = branch["mask"]
                 transitions.append(
-                    Transition(
+                    bmv2.Transition(
                         int(branch["value"], 16),
                         None if mask is None else int(mask, 16),
                         branch["next_state"],
@@ -315,26 +294,26 @@ class _Reader:
                 transitions.append(self._value_set_transition(branch, item["name"], key, place))
             else:
                 raise UnsupportedConstruct(f"transition on {kind} in parser state {item['name']}", place)
-        return ParserState(item["name"], ops, key, tuple(transitions))
+        return bmv2.ParserState(item["name"], ops, key, tuple(transitions))
 
-    def _parser_op(self, item: Json, state: str, place: Source | None) -> ParserOp:
+    def _parser_op(self, item: Json, state: str, place: Source | None) -> bmv2.ParserOp:
         op, params = item["op"], item["parameters"]
         place = read_source(item) or place
         if op in ("extract", "extract_VL"):
             length = self.syntax.expression(params[1], place) if op == "extract_VL" else None
-            return ParserOp("extract", self._extracted(params[0], state, place), length)
+            return bmv2.ParserOp("extract", self._extracted(params[0], state, place), length)
         if op == "set":
             target = self.syntax.operand(params[0], place)
-            return ParserOp(op, target, self.syntax.expression(params[1], place))
+            return bmv2.ParserOp(op, target, self.syntax.expression(params[1], place))
         if op == "verify":
             condition = self.syntax.expression(params[0], place)
-            return ParserOp(op, self.syntax.expression(params[1], place), condition)
+            return bmv2.ParserOp(op, self.syntax.expression(params[1], place), condition)
         if op == "shift":
-            return ParserOp("advance", None, p4.Const(8 * int(params[0])))
+            return bmv2.ParserOp("advance", None, p4.Const(8 * int(params[0])))
         if op == "advance":
-            return ParserOp(op, None, self.syntax.expression(params[0], place))
+            return bmv2.ParserOp(op, None, self.syntax.expression(params[0], place))
         if op == "primitive":
-            return ParserOp(op, None, None, self.syntax.primitive(params[0], place))
+            return bmv2.ParserOp(op, None, None, self.syntax.primitive(params[0], place))
         raise UnsupportedConstruct(f"parser operation {op} in parser state {state}", place)
 
     def _extracted(self, item: Json, state: str, place: Source | None) -> p4.Operand:
@@ -350,7 +329,7 @@ class _Reader:
 
     def _value_set_transition(
         self, branch: Json, state: str, key: Sequence[p4.Expression], place: Source | None
-    ) -> Transition:
+    ) -> bmv2.Transition:
         name = branch["value"]
         if branch.get("mask") is not None:
             raise UnsupportedConstruct(f"value set {name} with a mask in parser state {state}", place)
@@ -368,7 +347,7 @@ class _Reader:
             raise UnsupportedConstruct(f"value set {name} in selects of different widths", place)
         self.used_value_sets.add(name)
         self.value_sets[name] = replace(known, fields=tuple(fields))
-        return Transition(None, None, branch["next_state"], name)
+        return bmv2.Transition(None, None, branch["next_state"], name)
 
     def _part_width(self, part: p4.Field | p4.LastField | p4.Lookahead) -> int:
         if isinstance(part, p4.Lookahead):
@@ -379,9 +358,9 @@ class _Reader:
 
     # Pipelines
 
-    def _pipeline(self, item: Json) -> Pipeline:
+    def _pipeline(self, item: Json) -> bmv2.Pipeline:
         conditionals = tuple(
-            Conditional(
+            bmv2.Conditional(
                 c["name"],
                 self.syntax.expression(c["expression"], read_source(c)),
                 c["true_next"],
@@ -391,13 +370,13 @@ class _Reader:
             for c in item.get("conditionals", ())
         )
         calls = tuple(
-            ActionCallNode(c["name"], int(c["action_id"]), c["next_node"])
+            bmv2.ActionCallNode(c["name"], int(c["action_id"]), c["next_node"])
             for c in item.get("action_calls", ())
         )
         tables = tuple(self._table(t) for t in item["tables"])
-        return Pipeline(item["name"], item["init_table"], tables, conditionals, calls)
+        return bmv2.Pipeline(item["name"], item["init_table"], tables, conditionals, calls)
 
-    def _table(self, item: Json) -> Table:
+    def _table(self, item: Json) -> bmv2.Table:
         name, place = item["name"], read_source(item)
         kind = item.get("type", "simple")
         if kind not in ("simple", "indirect", "indirect_ws"):
@@ -433,7 +412,7 @@ class _Reader:
         next_tables = item["next_tables"]
         by_hit = "__HIT__" in next_tables or "__MISS__" in next_tables
         base = item.get("base_default_next")
-        return Table(
+        return bmv2.Table(
             info=info,
             keys=keys,
             action_ids=tuple(self._action_ids(item)),
@@ -454,10 +433,10 @@ class _Reader:
         ids = {action.info.name: number for number, action in self.actions.items()}
         return [ids[name] for name in item["actions"]]
 
-    def _key_source(self, key: Json, place: Source | None) -> KeySource:
+    def _key_source(self, key: Json, place: Source | None) -> bmv2.KeySource:
         mask = key.get("mask")
         if key["match_type"] == "valid":
-            return KeySource(
+            return bmv2.KeySource(
                 p4.Valid(self.syntax.header({"type": "header", "value": key["target"]}, place)), None
             )
         target = key["target"]
@@ -470,9 +449,9 @@ class _Reader:
             field = self.syntax.field(target, place)
         if self._is_varbit(field):
             raise UnsupportedConstruct("a varbit field as a table key", place)
-        return KeySource(field, None if mask is None else int(mask, 16))
+        return bmv2.KeySource(field, None if mask is None else int(mask, 16))
 
-    def _key_width(self, key: KeySource) -> int:
+    def _key_width(self, key: bmv2.KeySource) -> int:
         return 1 if isinstance(key.value, p4.Valid) else self._field_width(key.value)
 
     def _field_width(self, field: p4.Field) -> int:
@@ -480,7 +459,7 @@ class _Reader:
             return 1
         return self._header_of(field.header).field(field.field).width
 
-    def _header_of(self, header: p4.HeaderRef) -> HeaderType:
+    def _header_of(self, header: p4.HeaderRef) -> bmv2.HeaderType:
         match header:
             case p4.Header(name):
                 return self.instances[name].type
@@ -508,32 +487,32 @@ class _Reader:
 
     # Calculations and checksums
 
-    def _calculation(self, item: Json) -> Calculation:
+    def _calculation(self, item: Json) -> bmv2.Calculation:
         place = read_source(item)
         inputs = tuple(self._calc_input(part, place) for part in item["input"])
-        return Calculation(item["name"], item["algo"], inputs, place)
+        return bmv2.Calculation(item["name"], item["algo"], inputs, place)
 
-    def _calc_input(self, part: Json, place: Source | None) -> CalcInput:
+    def _calc_input(self, part: Json, place: Source | None) -> bmv2.CalcInput:
         kind = part["type"]
         if kind == "payload":
-            return CalcInput(kind, None, 0)
+            return bmv2.CalcInput(kind, None, 0)
         if kind == "hexstr":
-            return CalcInput(kind, p4.Const(int(part["value"], 16)), int(part["bitwidth"]))
+            return bmv2.CalcInput(kind, p4.Const(int(part["value"], 16)), int(part["bitwidth"]))
         if kind == "field":
             field = self.syntax.field(part["value"], place)
-            return CalcInput(kind, field, self._field_width(field))
+            return bmv2.CalcInput(kind, field, self._field_width(field))
         if kind == "header":
             header = self.syntax.header(part, place)
             if isinstance(header, p4.Header):
-                return CalcInput(kind, header, self.instances[header.name].type.width)
+                return bmv2.CalcInput(kind, header, self.instances[header.name].type.width)
         raise UnsupportedConstruct(f"calculation over {kind}", place)
 
-    def _checksum(self, item: Json) -> Checksum:
+    def _checksum(self, item: Json) -> bmv2.Checksum:
         place = read_source(item)
         if item["type"] != "generic":
             raise UnsupportedConstruct(f"checksum type {item['type']}", place)
         condition = item.get("if_cond")
-        return Checksum(
+        return bmv2.Checksum(
             name=item["name"],
             target=self.syntax.field(item["target"], place),
             calculation=item["calculation"],
@@ -587,7 +566,7 @@ def _error_codes(items: Sequence[Sequence[Any]]) -> Mapping[str, int]:
     """Codes of the errors; core errors that the program lacks get the next free ones, as in BMv2."""
     codes = {str(name): int(code) for name, code in items}
     following = max(codes.values(), default=-1) + 1
-    for name in CORE_ERRORS:
+    for name in bmv2.CORE_ERRORS:
         if name not in codes:
             codes[name] = following
             following += 1

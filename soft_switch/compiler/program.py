@@ -170,7 +170,7 @@ class _Compiler:
                     for number, item in cases:
                         out(f"case {number}: return {item};")
                     out("default: break;")
-                out("(void)g;\nreturn nullptr;")
+                out("(void)g;\nreturn {};")
 
         tables = [layout.index for layout in self.tables.values() if not is_call(layout.table, self.program)]
         direct = [(n, m.table) for n, m in enumerate(self.meters) if m.table is not None]
@@ -179,19 +179,5 @@ class _Compiler:
         by_number("uint64_t* counter_array", ((n, f"g.c{n}") for n in range(len(self.counters))))
         by_number("Meter* meter_array", ((n, f"g.m{n}") for n in range(len(self.meters))))
         by_number("Meter* direct_meters", ((self.tables[table].index, f"g.m{n}") for n, table in direct))
-        args = "Program& g, uint32_t number, uint64_t index, uint64_t* value, bool write"
-        with out.block(f"static void access_register({args})"):
-            with out.block("switch (number)"):
-                for number, register in enumerate(self.registers):
-                    cell = f"g.r{number}[index]"
-                    if register.width > 64:
-                        size = f"{8 * words(register.width)}"
-                        out(f"case {number}: if (write) std::memcpy(&{cell}, value, {size});")
-                        out(f"    else std::memcpy(value, &{cell}, {size});\n    break;")
-                    else:
-                        kind = c_type(register.width)
-                        out(
-                            f"case {number}: if (write) {cell} = {kind}(*value); else *value = {cell}; break;"
-                        )
-                out("default: break;")
-            out("(void)g, (void)index, (void)value, (void)write;")
+        cells = ((n, f"{{g.r{n}, sizeof *g.r{n}}}") for n in range(len(self.registers)))
+        by_number("Cells register_at", cells)

@@ -1,5 +1,5 @@
 // The C interface of a compiled program. Included at the end of the generated code, which defines Program,
-// process, run_waiting, table_at, profile_at, counter_array, meter_array, direct_meters and access_register. Every call
+// process, run_waiting, table_at, profile_at, counter_array, meter_array, direct_meters and register_at. Every call
 // excludes the packet thread.
 #pragma once
 
@@ -120,7 +120,12 @@ P4_API void p4_value_set(void* program, uint32_t number, const uint64_t* rows, u
 
 P4_API void p4_register(void* program, uint32_t number, uint64_t index, uint64_t* value, int32_t write) {
     const p4::Held held(program);
-    p4::access_register(held.g, number, index, value, write != 0);
+    const p4::Cells cells = p4::register_at(held.g, number);
+    uint8_t* const cell = static_cast<uint8_t*>(cells.start) + index * cells.size;
+    if (write)
+        std::memcpy(cell, value, cells.size);
+    else
+        std::memcpy(value, cell, cells.size);
 }
 
 P4_API void p4_meter(void* program, uint32_t number, uint64_t index, uint64_t* values, int32_t write) {

@@ -129,6 +129,12 @@ class ProgramBase {
     std::vector<Block> blocks_;
 };
 
+// A register array: where it starts, and the bytes of each cell (a little-endian number).
+struct Cells {
+    void* start;
+    size_t size;
+};
+
 // hash() maps into a range of `size` values; BMv2 treats a size of 0 as 1.
 P4_INLINE uint64_t bounded(uint64_t hash, uint64_t size) { return size ? hash % size : 0; }
 
