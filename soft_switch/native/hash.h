@@ -52,15 +52,42 @@ inline uint32_t crc32_sliced(uint32_t crc, const uint8_t* p, size_t n) {
 // PCLMULQDQ Instruction", Intel 2009; the constants are those of the reflected polynomial 0x04C11DB7.
 P4_INLINE Vec128 fold(Vec128 x, Vec128 k, Vec128 data) { return clmul<0, 0>(x, k) ^ clmul<1, 1>(x, k) ^ data; }
 
+#ifdef P4_CLMUL_512
+P4_INLINE Vec512 fold(Vec512 x, Vec512 k, Vec512 data) { return clmul<0, 0>(x, k) ^ clmul<1, 1>(x, k) ^ data; }
+#endif
+
 // n is a multiple of 16, at least 64.
 inline uint32_t crc32_folded(uint32_t crc, const uint8_t* p, size_t n) {
     const Vec128 k12 = vec_128(0x01c6e41596, 0x0154442bd4), k34 = vec_128(0x00ccaa009e, 0x01751997d0);
-    Vec128 x0 = load_128(p) ^ vec_128(0, crc), x1 = load_128(p + 16), x2 = load_128(p + 32), x3 = load_128(p + 48);
-    for (p += 64, n -= 64; n >= 64; p += 64, n -= 64) {
-        x0 = fold(x0, k12, load_128(p));
-        x1 = fold(x1, k12, load_128(p + 16));
-        x2 = fold(x2, k12, load_128(p + 32));
-        x3 = fold(x3, k12, load_128(p + 48));
+    Vec128 x0, x1, x2, x3;
+#ifdef P4_CLMUL_512
+    if (n >= 256) {
+        const Vec512 k = four_times(vec_128(0x01322d1430, 0x011542778a)), one = four_times(k12);
+        Vec512 y0 = load_512(p), y1 = load_512(p + 64), y2 = load_512(p + 128), y3 = load_512(p + 192);
+        y0 ^= Vec512{(long long)crc};
+        p += 256, n -= 256;
+        for (; n >= 256; p += 256, n -= 256) {
+            y0 = fold(y0, k, load_512(p));
+            y1 = fold(y1, k, load_512(p + 64));
+            y2 = fold(y2, k, load_512(p + 128));
+            y3 = fold(y3, k, load_512(p + 192));
+        }
+        y0 = fold(y0, one, y1);
+        y0 = fold(y0, one, y2);
+        y0 = fold(y0, one, y3);
+        for (; n >= 64; p += 64, n -= 64) y0 = fold(y0, one, load_512(p));
+        x0 = Vec128{y0[0], y0[1]}, x1 = Vec128{y0[2], y0[3]}, x2 = Vec128{y0[4], y0[5]}, x3 = Vec128{y0[6], y0[7]};
+    } else
+#endif
+    {
+        x0 = load_128(p) ^ vec_128(0, crc), x1 = load_128(p + 16), x2 = load_128(p + 32), x3 = load_128(p + 48);
+        p += 64, n -= 64;
+        for (; n >= 64; p += 64, n -= 64) {
+            x0 = fold(x0, k12, load_128(p));
+            x1 = fold(x1, k12, load_128(p + 16));
+            x2 = fold(x2, k12, load_128(p + 32));
+            x3 = fold(x3, k12, load_128(p + 48));
+        }
     }
     x0 = fold(x0, k34, x1);
     x0 = fold(x0, k34, x2);

@@ -36,4 +36,27 @@ P4_INLINE Vec128 shift_bytes(Vec128 v) {
 }
 #endif
 
+// Four of those at once.
+#if defined(P4_CLMUL) && defined(__VPCLMULQDQ__) && defined(__AVX512F__)
+#define P4_CLMUL_512 1
+
+typedef long long Vec512 __attribute__((vector_size(64)));
+
+P4_INLINE Vec512 load_512(const uint8_t* p) {
+    Vec512 v;
+    std::memcpy(&v, p, sizeof v);
+    return v;
+}
+P4_INLINE Vec512 four_times(Vec128 v) { return Vec512{v[0], v[1], v[0], v[1], v[0], v[1], v[0], v[1]}; }
+
+template <int HIGH_A, int HIGH_B>
+P4_INLINE Vec512 clmul(Vec512 a, Vec512 b) {
+#if defined(__clang__)
+    return __builtin_ia32_pclmulqdq512(a, b, HIGH_B << 4 | HIGH_A);
+#else
+    return __builtin_ia32_vpclmulqdq_v8di(a, b, HIGH_B << 4 | HIGH_A);
+#endif
+}
+#endif
+
 }  // namespace p4
