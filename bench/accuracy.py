@@ -20,14 +20,26 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table
 
 from bench import command
-from bench.accuracy_figure import RAISED, figure
-from bench.accuracy_tensors import CONSTRUCTED, WORKERS, Rows, Tensor, as_type, constructed, digits
+from bench.accuracy_rows import (
+    DTYPES,
+    IN_NETWORK,
+    METHODS,
+    ONE_SCALE,
+    REAL,
+    RING,
+    STEP,
+    TWO_RACKS,
+    Row,
+    figure,
+    markdown,
+    show,
+    worse,
+)
+from bench.accuracy_tensors import WORKERS, Rows, Tensor, as_type, constructed, digits
 from host_agent.collectives.plan import ring_parts
 from host_agent.quantisation import (
-    BFLOAT16,
     ELEMENT_TYPES,
     Blocks,
     block_exponent,
@@ -39,48 +51,12 @@ from host_agent.quantisation import (
 )
 from host_agent.transport.native import library
 
-DTYPES: Final = (np.dtype(np.float32), np.dtype(np.float16), BFLOAT16)
 WORLD_SIZES: Final = (4, 8, 32)
-IN_NETWORK: Final = "in-network"
-TWO_RACKS: Final = "in-network, two racks"
-RING: Final = "ring"
-ONE_SCALE: Final = "one scale a tensor"
-METHODS: Final = (IN_NETWORK, TWO_RACKS, RING, ONE_SCALE)
-REAL: Final = "all gradients"  # of networks and models, together
-STEP: Final = 4  # powers of two that a row by magnitude covers
 PATH_MTU: Final = 4096
 MESSAGE_PACKETS: Final = 16
 _FOLD_SUM: Final = 1
-_WORSE: Final = 1.05  # than a ring: by more than what is chance
-_LAST: Final = 24  # tables leave out what is below 2^-24
-_SHOWN: Final = 8  # workers, in tables for the docs
 
 Sum = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """Errors of one way to sum one tensor, of all elements or those of one magnitude.
-
-    An element's magnitude is its largest contribution's. `of` says what that is set against: the largest in
-    the "tensor" or in the "block"; `below` k are those in 2^-k · (2^-STEP, 1] of it. `rms` and `largest` are
-    relative to the element's own magnitude, `rms_of_tensor` and `largest_of_tensor` to the tensor's largest.
-    `nearer` and `farther` are shares of the elements: than in the ring's sum.
-    """
-
-    tensor: str
-    dtype: str
-    world_size: int
-    method: str
-    of: str
-    below: int
-    elements: int
-    rms: float
-    largest: float
-    rms_of_tensor: float
-    largest_of_tensor: float
-    nearer: float
-    farther: float
 
 
 @dataclass(frozen=True)
@@ -242,154 +218,6 @@ def all_rows(
         for world_size in world_sizes:
             yield from measure(made, dtype, world_size)
             yield from measure(typed, dtype, world_size, together=REAL)
-
-
-def worse(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Rows of sums in the network whose error is larger than the ring's, which is the second one."""
-    rings = {_place(row): row for row in rows if row.method == RING}
-    pairs = [(row, rings[_place(row)]) for row in rows if row.method in (IN_NETWORK, TWO_RACKS)]
-    return [(row, ring) for row, ring in pairs if row.rms > _WORSE * ring.rms]
-
-
-def _place(row: Row) -> tuple[str, str, int, str, int]:
-    return row.tensor, row.dtype, row.world_size, row.of, row.below
-
-
-def power_of_ten(value: float, *, digits: int = 1) -> str:
-    """As 4.1·10⁻⁸."""
-    if value == 0:
-        return "0"
-    mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
-    return f"{mantissa}·10{str(int(exponent)).translate(RAISED)}" if int(exponent) else mantissa
-
-
-def markdown(rows: Sequence[Row]) -> str:
-    """The tables of docs/accuracy.md, of `_SHOWN` workers where they do not say of how many."""
-    shown = [row for row in rows if row.world_size == _SHOWN]
-    everything = [row for row in rows if row.tensor == REAL]
-    made = [row for row in shown if row.tensor in CONSTRUCTED]
-    trained = [row for row in shown if row.tensor not in CONSTRUCTED]
-    return "\n".join(
-        [
-            *_beside_ring([row for row in everything if row.of == "all"]),
-            *_by_tensor([row for row in made if row.of == "all"], lambda row: (row.rms, row.largest)),
-            *_by_tensor(
-                [row for row in trained if row.of == "all"],
-                lambda row: (row.rms_of_tensor, row.largest_of_tensor),
-            ),
-            *_by_magnitude([row for row in trained if (row.tensor, row.of) == (REAL, "tensor")]),
-            *_by_magnitude([row for row in trained if (row.tensor, row.of) == (REAL, "block")]),
-            *_by_workers([row for row in everything if row.of == "block"]),
-        ]
-    )
-
-
-def _beside_ring(rows: Sequence[Row]) -> list[str]:
-    lines = _head("type", "workers", "nearer than by ring", "farther", "two racks: nearer", "farther", left=1)
-    for dtype, size in dict.fromkeys((row.dtype, row.world_size) for row in rows):
-        own = {r.method: r for r in rows if (r.dtype, r.world_size) == (dtype, size)}
-        shares = [
-            f"{share:.2%}"
-            for method in (IN_NETWORK, TWO_RACKS)
-            if method in own
-            for share in (own[method].nearer, own[method].farther)
-        ]
-        lines.append(_line(dtype, str(size), *shares, *[""] * (4 - len(shares))))
-    return [*lines, ""]
-
-
-def _by_tensor(rows: Sequence[Row], figures: Callable[[Row], tuple[float, float]]) -> list[str]:
-    lines = _head("type", "tensor", *METHODS, left=2)
-    for dtype, name in dict.fromkeys((row.dtype, row.tensor) for row in rows):
-        own = {row.method: row for row in rows if (row.dtype, row.tensor) == (dtype, name)}
-        cells = [_cell(own.get(method), own[RING], figures) for method in METHODS]
-        lines.append(_line(dtype, name, *cells))
-    return [*lines, ""]
-
-
-def _by_magnitude(rows: Sequence[Row]) -> list[str]:
-    lines = _head("type", f"of the {rows[0].of}'s largest" if rows else "", "elements", *METHODS, left=2)
-    for dtype, below in dict.fromkeys((row.dtype, row.below) for row in _upper(rows)):
-        own = {row.method: row for row in rows if (row.dtype, row.below) == (dtype, below)}
-        cells = [_cell(own.get(m), own[RING], lambda row: (row.rms, row.largest)) for m in METHODS]
-        lines.append(_line(dtype, _magnitude(below), _share(own[RING], rows), *cells))
-    return [*lines, ""]
-
-
-def _by_workers(rows: Sequence[Row]) -> list[str]:
-    sizes = sorted({row.world_size for row in rows} - {_SHOWN})
-    lines = _head(
-        *("type", "of the block's largest"),
-        *(f"{size} workers: {what}" for size in sizes for what in ("elements", IN_NETWORK, RING)),
-        left=2,
-    )
-    for dtype, below in dict.fromkeys((row.dtype, row.below) for row in _upper(rows)):
-        own = {(r.world_size, r.method): r for r in rows if (r.dtype, r.below) == (dtype, below)}
-        cells = []
-        for size in sizes:
-            ring, ours = own.get((size, RING)), own.get((size, IN_NETWORK))
-            if ring is None or ours is None:
-                cells += ["", "", ""]
-                continue
-            cells.append(_share(ring, rows))
-            cells += [_cell(one, ring, lambda row: (row.rms, row.largest)) for one in (ours, ring)]
-        lines.append(_line(dtype, _magnitude(below), *cells))
-    return [*lines, ""]
-
-
-def _upper(rows: Sequence[Row]) -> list[Row]:
-    """Where elements are worth a line, by magnitude."""
-    return sorted((row for row in rows if row.below < _LAST), key=lambda row: (_order(row.dtype), row.below))
-
-
-def _order(dtype: str) -> int:
-    return [str(one) for one in DTYPES].index(dtype)
-
-
-def _share(row: Row, rows: Sequence[Row]) -> str:
-    place = (row.dtype, row.world_size, row.method)
-    total = sum(one.elements for one in rows if (one.dtype, one.world_size, one.method) == place)
-    return f"{row.elements / total:.2%}"
-
-
-def _magnitude(below: int) -> str:
-    ends = [f"2{str(-power).translate(RAISED)}" if power else "1" for power in (below, below + STEP)]
-    return " to ".join(ends)
-
-
-def _cell(row: Row | None, ring: Row, figures: Callable[[Row], tuple[float, float]]) -> str:
-    """RMS, in brackets the largest. Bold where the RMS is larger than the ring's."""
-    if row is None:
-        return ""
-    (rms, largest), (limit, _) = figures(row), figures(ring)
-    text = f"**{power_of_ten(rms)}**" if rms > _WORSE * limit else power_of_ten(rms)
-    return f"{text} ({power_of_ten(largest, digits=0)})"
-
-
-def _head(*headings: str, left: int) -> list[str]:
-    return [_line(*headings), _line(*(["---"] * left), *(["---:"] * (len(headings) - left)))]
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def show(rows: Sequence[Row]) -> Table:
-    """For people: all elements of each tensor."""
-    whole = {(r.dtype, r.world_size, r.tensor, r.method): r for r in rows if r.of == "all"}
-
-    def error(*place: Any) -> str:
-        return f"{whole[place].rms:.1e}" if place in whole else ""
-
-    return command.table(
-        "RMS error relative to an element's largest contribution, float64 is exact",
-        ("type", "workers", "tensor"),
-        METHODS,
-        (
-            (dtype, str(size), name, *(error(dtype, size, name, method) for method in METHODS))
-            for dtype, size, name in dict.fromkeys(place[:3] for place in whole)
-        ),
-    )
 
 
 def main() -> int:

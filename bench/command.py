@@ -62,6 +62,12 @@ def table(title: str, words: Sequence[str], figures: Sequence[str], rows: Iterab
     return made
 
 
+def markdown(words: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The same for the docs, a line each."""
+    ruler = ["---"] * len(words) + ["---:"] * len(figures)
+    return [f"| {' | '.join(row)} |" for row in ([*words, *figures], ruler, *rows)]
+
+
 def console(width: int) -> Console:
     """The terminal; a pipe has no width."""
     return Console(width=None if sys.stdout.isatty() else width)

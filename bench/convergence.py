@@ -12,6 +12,7 @@ farther from that of the first way in its training than the standard deviation o
 
 from __future__ import annotations
 
+import math
 import statistics
 import sys
 import time
@@ -21,9 +22,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from rich.table import Table
 
-from bench import command
-from bench.accuracy import power_of_ten
-from bench.convergence_figure import figure
+from bench import command, drawing
+from bench.accuracy_rows import power_of_ten
 from bench.convergence_training import BATCH, SETTINGS, WORKERS, Setting, Trained, train
 from p4reduce.workloads.strategies.gloo import gloo_missing
 
@@ -141,19 +141,52 @@ _HEADINGS = (
 
 def show(rows: Sequence[Row]) -> Table:
     """For people."""
-    return command.table(
-        f"Test accuracy after the last epoch, {WORKERS} workers",
-        _HEADINGS[:2],
-        _HEADINGS[2:],
-        (cells(row, found) for row, found in judged(rows)),
-    )
+    title = f"Test accuracy after the last epoch, {WORKERS} workers"
+    return command.table(title, _HEADINGS[:2], _HEADINGS[2:], (cells(*one) for one in judged(rows)))
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The same for docs/accuracy.md."""
-    lines = ["| " + " | ".join(_HEADINGS) + " |", "| --- | --- |" + " ---: |" * (len(_HEADINGS) - 2)]
-    lines += ["| " + " | ".join(cells(row, found)) + " |" for row, found in judged(rows)]
+    lines = command.markdown(_HEADINGS[:2], _HEADINGS[2:], (cells(*one) for one in judged(rows)))
     return "\n".join(lines) + "\n"
+
+
+def figure(rows: Sequence[Row]) -> str:
+    """Test error by epoch, logarithmic: a panel a training, a line a way, in a band of a standard deviation.
+
+    Where lines lie on each other, all are seen: the later, the thinner.
+    """
+    colours = drawing.coloured(row.way for row in rows)
+    ticks = {share: f"{share * 100:g} %" for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)}
+    wrong = drawing.Axis("test samples named wrong", ticks, by=math.log)
+    panels = []
+    for number, setting in enumerate(dict.fromkeys(row.setting for row in rows)):
+        own = [row for row in rows if row.setting == setting]
+        epochs = range(1, len(own[0].mean) + 1)
+        shown = {float(epoch): str(epoch) for epoch in epochs if epoch in (1, epochs[-1]) or epoch % 5 == 0}
+        panel = drawing.Panel(
+            setting,
+            drawing.Axis("epoch", shown, (1, max(2, epochs[-1]))),
+            wrong,
+            size=(400.0, 290.0),
+            column=number % 2,
+            row=number // 2,
+        )
+        for row in own:
+            upper, lower = (
+                [
+                    (float(epoch), 1 - mean - sign * spread)
+                    for epoch, mean, spread in zip(epochs, row.mean, row.spread, strict=True)
+                ]
+                for sign in (1, -1)
+            )
+            panel.area([*upper, *reversed(lower)], colours[row.way])
+        for place, row in enumerate(own):
+            means = [(float(epoch), 1 - mean) for epoch, mean in zip(epochs, row.mean, strict=True)]
+            panel.line(means, colours[row.way], style=f"stroke-width:{10 - 2 * place}")
+        panels.append(panel)
+    title = "Test error of trainings by epoch, for several ways to sum gradients"
+    return drawing.figure(title, panels, colours)
 
 
 def main() -> int:

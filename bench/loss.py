@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import statistics
 import sys
@@ -26,8 +27,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench import command
-from bench.loss_figure import figure
+from bench import command, drawing
 from p4reduce.workloads.compare import possible
 from p4reduce.workloads.errors import VerificationError, WorkloadError
 from p4reduce.workloads.strategies import names
@@ -217,15 +217,12 @@ def _shown(row: Row) -> Sequence[str]:
 def markdown(rows: Sequence[Row]) -> str:
     """Goodput as a table for docs/loss.md: losses across, the packets sent again behind it."""
     losses = sorted({row.loss for row in rows})
-    lines = [
-        "| links | strategy | " + " | ".join(f"{loss * 100:g} %" for loss in losses) + " |",
-        "| --- | --- |" + " ---: |" * len(losses),
-    ]
+    found = []
     for rate, strategy in dict.fromkeys((row.rate_mbit, row.strategy) for row in rows):
         own = {row.loss: row for row in rows if (row.rate_mbit, row.strategy) == (rate, strategy)}
-        cells = [_cell(own.get(loss)) for loss in losses]
-        lines.append(f"| {_rate(rate)} | {strategy} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        found.append([_rate(rate), strategy, *(_cell(own.get(loss)) for loss in losses)])
+    headings = [f"{loss * 100:g} %" for loss in losses]
+    return "\n".join(command.markdown(["links", "strategy"], headings, found)) + "\n"
 
 
 def _cell(row: Row | None) -> str:
@@ -237,6 +234,41 @@ def _cell(row: Row | None) -> str:
 
 def _rate(rate_mbit: float | None) -> str:
     return "no rate" if rate_mbit is None else f"{rate_mbit:g} Mbit/s"
+
+
+def figure(rows: Sequence[Row]) -> str:
+    """Goodput over loss, a panel for each link rate: losses evenly spaced, goodput logarithmic."""
+    colours = drawing.coloured(row.strategy for row in rows)
+    panels = []
+    for column, rate in enumerate(dict.fromkeys(row.rate_mbit for row in rows)):
+        own = sorted((row for row in rows if row.rate_mbit == rate), key=lambda row: row.loss)
+        losses = sorted({row.loss for row in own})
+        known = [row.goodput_mbit_s for row in own if row.goodput_mbit_s] or [1.0]
+        low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
+        panel = drawing.Panel(
+            "links without a rate" if rate is None else f"links of {rate:g} Mbit/s",
+            drawing.Axis(
+                "loss at each port, both directions",
+                {float(place): f"{loss * 100:g} %" for place, loss in enumerate(losses)},
+            ),
+            drawing.Axis(
+                "Mbit/s per worker",
+                {10.0**n: f"{10.0**n:g}" for n in range(low, max(high, low + 1) + 1)},
+                by=math.log10,
+            ),
+            size=(380.0, 300.0),
+            column=column,
+        )
+        for strategy, colour in colours.items():
+            points = [
+                (float(losses.index(row.loss)), row.goodput_mbit_s)
+                for row in own
+                if row.strategy == strategy and row.goodput_mbit_s
+            ]
+            panel.line(points, colour)
+            panel.dots(points, fill=colour)
+        panels.append(panel)
+    return drawing.figure("Goodput of all-reduce against packet loss", panels, colours)
 
 
 def main() -> int:

@@ -9,6 +9,7 @@ Gbit/s, with DDP's overlap and without; how many times as long an iteration take
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
@@ -17,8 +18,8 @@ from typing import Final
 
 from rich.table import Table
 
-from bench import command
-from bench.scale_figure import figure
+from bench import command, drawing
+from bench.drawing import Axis, Panel
 from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.sweep import Cell, Outcome, run, run_all
 from p4reduce.workloads.hierarchy import speedup_of_iteration
@@ -34,6 +35,7 @@ GPUS: Final = (32, 64, 128, 256, 512, 1024)
 ALPHA_S: Final = 3e-6
 K: Final = 12.0
 _CLOSE: Final = 1e-4
+_PANEL: Final = (430.0, 340.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,41 +178,109 @@ def sentence(claim: Claim) -> str:
 
 def markdown(trained: Sequence[Trained], summed: Sequence[Summed], found: Sequence[Claim]) -> str:
     """Tables for the page."""
-    rows = [
-        "| model | " + " | ".join(f"{rate:g}" for rate in RATES_GBIT) + " |",
-        "| --- |" + " ---: |" * len(RATES_GBIT),
-    ]
+    iterations_ = []
     for model in MODELS:
         cells = []
         for rate in RATES_GBIT:
             off, on = (one for one in trained if one.model == model and one.rate_gbit == rate)
             cells.append(f"{off.share:.2f}: {off.speedup:.2f} / {on.speedup:.2f}")
-        rows.append(f"| {model} | " + " | ".join(cells) + " |")
-    rows += ["", *(f"- {sentence(claim)}" for claim in found), ""]
-    rows += [
-        "| GPUs a machine | tensor | " + " | ".join(f"{gpus:,}" for gpus in GPUS) + " |",
-        "| --- | --- |" + " ---: |" * len(GPUS),
+        iterations_.append([model, *cells])
+    ratios = [
+        [
+            str(per_host),
+            size(bytes_),
+            *(f"{one.ratio:.3g}" for one in summed if _place(one) == (per_host, bytes_)),
+        ]
+        for per_host in (1, 8)
+        for bytes_ in SIZES
     ]
-    for per_host in (1, 8):
-        for bytes_ in SIZES:
-            ratios = [one.ratio for one in summed if (one.gpus_per_host, one.bytes) == (per_host, bytes_)]
-            rows.append(
-                f"| {per_host} | {size(bytes_)} | " + " | ".join(f"{ratio:.3g}" for ratio in ratios) + " |"
-            )
-    return "\n".join(rows) + "\n"
+    lines = [
+        *command.markdown(["model"], [f"{rate:g}" for rate in RATES_GBIT], iterations_),
+        *("", *(f"- {sentence(claim)}" for claim in found), ""),
+        *command.markdown(["GPUs a machine", "tensor"], [f"{gpus:,}" for gpus in GPUS], ratios),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _place(one: Summed) -> tuple[int, int]:
+    return one.gpus_per_host, one.bytes
 
 
 def show(trained: Sequence[Trained]) -> Table:
     """Iterations, for a terminal."""
-    table = Table(title="Iterations of training, simulated: eight machines, a GPU each", title_justify="left")
-    for heading in ("model", "Gbit/s", "overlap", "f", "ring", "in network", "times", "S(f)"):
-        table.add_column(heading, justify="left" if heading in ("model", "overlap") else "right")
+    return command.table(
+        "Iterations of training, simulated: eight machines, a GPU each",
+        ("model", "overlap"),
+        ("Gbit/s", "f", "ring", "in network", "times", "S(f)"),
+        (
+            (
+                *(one.model, "yes" if one.overlap else "no", f"{one.rate_gbit:g}", f"{one.share:.2f}"),
+                *(seconds(one.ring_s), seconds(one.in_network_s)),
+                *(f"{one.speedup:.2f}", f"{one.formula:.2f}"),
+            )
+            for one in trained
+        ),
+    )
+
+
+def figure(trained: Sequence[Trained], summed: Sequence[Summed]) -> str:
+    """S(f) with its points; then ring over in-network by the number of GPUs."""
+    colours, sizes = (
+        drawing.coloured(one.model for one in trained),
+        list(dict.fromkeys(o.bytes for o in summed)),
+    )
+    panels = [_gains(trained, colours)]
+    for column, per_host in enumerate(dict.fromkeys(one.gpus_per_host for one in summed), start=1):
+        own = [one for one in summed if one.gpus_per_host == per_host]
+        panels.append(_ratios(own, drawing.coloured(map(size, sizes)), column=column))
+    title = "Simulated: what in-network sums give training, and rings over sums in the network"
+    return drawing.figure(title, panels, colours, drawing.coloured(map(size, sizes)))
+
+
+def _gains(trained: Sequence[Trained], colours: dict[str, str]) -> Panel:
+    panel = Panel(
+        f"Simulated: an iteration on {MACHINES} machines, times as fast",
+        Axis(
+            "f, the share of the ring's sums in an iteration",
+            {tick / 10: f"{tick / 10:g}" for tick in range(0, 11, 2)},
+        ),
+        Axis("", {tick / 10: f"{tick / 10:.1f}" for tick in range(10, 20, 2)}, (0.9, 1.9)),
+        size=_PANEL,
+    )
+    shares = [step / 40 for step in range(41)]
+    panel.line([(share, speedup_of_iteration(share, MACHINES)) for share in shares], "#8b949e")
+    panel.write("S(f)", 0.5, speedup_of_iteration(0.5, MACHINES), above=10)
+    for model, claim in CLAIMS.items():
+        panel.line([(0, claim), (1, claim)], colours[model], kind="line dashed")
+        panel.write(f"{claim:g} ({model})", 0.01, claim, above=5, anchor="start")
     for one in trained:
-        table.add_row(
-            one.model, f"{one.rate_gbit:g}", "yes" if one.overlap else "no", f"{one.share:.2f}",
-            seconds(one.ring_s), seconds(one.in_network_s), f"{one.speedup:.2f}", f"{one.formula:.2f}",
-        )  # fmt: skip
-    return table
+        how = (
+            {"class_": "hollow", "stroke": colours[one.model]}
+            if one.overlap
+            else {"fill": colours[one.model]}
+        )
+        panel.dots([(one.share, one.speedup)], **how)
+    panel.write("full: nothing overlaps; hollow: as DDP", 1, 0.93, anchor="end")
+    return panel
+
+
+def _ratios(summed: Sequence[Summed], colours: dict[str, str], *, column: int) -> Panel:
+    gpus, per_host = sorted({one.gpus for one in summed}), summed[0].gpus_per_host
+    top = max(1, math.ceil(math.log10(max(one.ratio for one in summed))))
+    machine = "one GPU a machine" if per_host == 1 else f"{per_host} GPUs a machine"
+    panel = Panel(
+        f"Simulated: flat ring over in-network, {machine}",
+        Axis("GPUs", {float(place): f"{many:,}" for place, many in enumerate(gpus)}),
+        Axis("", {10.0**n: f"{10**n}" for n in range(top + 1)}, by=math.log10),
+        size=_PANEL,
+        column=column,
+    )
+    for bytes_ in dict.fromkeys(one.bytes for one in summed):
+        own = sorted((one for one in summed if one.bytes == bytes_), key=lambda one: one.gpus)
+        points = [(float(gpus.index(one.gpus)), one.ratio) for one in own]
+        panel.line(points, colours[size(bytes_)])
+        panel.dots(points, fill=colours[size(bytes_)])
+    return panel
 
 
 def main() -> int:
@@ -233,7 +303,7 @@ def main() -> int:
         },
     )
     command.write_text(arguments.table, lambda: markdown(trained, summed, found))
-    command.write_text(arguments.figure, lambda: figure(trained, summed, machines=MACHINES, claims=CLAIMS))
+    command.write_text(arguments.figure, lambda: figure(trained, summed))
     return 0
 
 

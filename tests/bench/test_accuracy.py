@@ -9,8 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from bench import accuracy
-from bench.accuracy_figure import figure
+from bench import accuracy, accuracy_rows
 from bench.accuracy_tensors import CONSTRUCTED, WORKERS, as_type, constructed
 from host_agent.quantisation import BFLOAT16
 from p4reduce.simulation.cases import Case, same_bits
@@ -20,7 +19,9 @@ from tests.host_agent.rack import Simulation, program
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
 
 
-@pytest.mark.parametrize(("module", "method"), [("ring", accuracy.RING), ("in_network", accuracy.IN_NETWORK)])
+@pytest.mark.parametrize(
+    ("module", "method"), [("ring", accuracy_rows.RING), ("in_network", accuracy_rows.IN_NETWORK)]
+)
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sums_have_the_bits_of_a_simulated_job(dtype: np.dtype[Any], module: str, method: str) -> None:
     """Of more than 8192 bytes, so that they do not travel whole."""
@@ -46,13 +47,15 @@ def test_errors_are_by_magnitude() -> None:
         ("all", 0),
         *((of, k) for of in ("block", "tensor") for k in (0, 40)),
     }
-    lost, kept = rows[accuracy.IN_NETWORK, "block", 40], rows[accuracy.RING, "block", 40]
+    lost, kept = rows[accuracy_rows.IN_NETWORK, "block", 40], rows[accuracy_rows.RING, "block", 40]
     assert (lost.elements, lost.rms, lost.largest, lost.nearer, lost.farther) == (1, 3.0, 3.0, 0.0, 1.0)
     assert lost.largest_of_tensor == 3 * 2.0**-40
     assert (kept.elements, kept.rms, kept.farther) == (1, 0.0, 0.0)
-    whole = rows[accuracy.IN_NETWORK, "all", 0]
+    whole = rows[accuracy_rows.IN_NETWORK, "all", 0]
     assert (whole.elements, whole.rms, whole.largest) == (3, 3**0.5, 3.0)
-    assert [row.method for row, _ in accuracy.worse(list(rows.values()))] == [accuracy.IN_NETWORK] * 3
+    assert [row.method for row, _ in accuracy_rows.worse(list(rows.values()))] == [
+        accuracy_rows.IN_NETWORK
+    ] * 3
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
@@ -69,16 +72,16 @@ def test_constructed_tensors_are_what_their_names_say(dtype: np.dtype[Any]) -> N
 
 
 def test_tables_and_figure_have_every_type_and_way() -> None:
-    rows: list[accuracy.Row] = []
+    rows: list[accuracy_rows.Row] = []
     for dtype in FLOATS:
         made = [(name, [[array[::64] for array in arrays]]) for name, (arrays,) in constructed(dtype)]
         rows += accuracy.measure(made, dtype, 8)
-        rows += accuracy.measure([("trained", made[0][1])], dtype, 8, together=accuracy.REAL)
-    table = accuracy.markdown(rows)
-    assert all(f"| {name} |" in table for name in (*CONSTRUCTED, "trained", accuracy.REAL))
-    drawn = ElementTree.fromstring(figure(rows))
+        rows += accuracy.measure([("trained", made[0][1])], dtype, 8, together=accuracy_rows.REAL)
+    table = accuracy_rows.markdown(rows)
+    assert all(f"| {name} |" in table for name in (*CONSTRUCTED, "trained", accuracy_rows.REAL))
+    drawn = ElementTree.fromstring(accuracy_rows.figure(rows))
     texts = ["".join(one.itertext()) for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
-    assert set(accuracy.METHODS) <= set(texts)
+    assert set(accuracy_rows.METHODS) <= set(texts)
 
 
 def test_float16_is_scaled_into_its_range() -> None:
@@ -87,6 +90,6 @@ def test_float16_is_scaled_into_its_range() -> None:
 
 
 def test_numbers_read_as_powers_of_ten() -> None:
-    assert accuracy.power_of_ten(4.12e-8) == "4.1·10⁻⁸"
-    assert accuracy.power_of_ten(3.4) == "3.4"
-    assert accuracy.power_of_ten(0) == "0"
+    assert accuracy_rows.power_of_ten(4.12e-8) == "4.1·10⁻⁸"
+    assert accuracy_rows.power_of_ten(3.4) == "3.4"
+    assert accuracy_rows.power_of_ten(0) == "0"

@@ -7,7 +7,6 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from bench import scale
-from bench.scale_figure import figure
 from p4reduce.scale.sweep import run
 from p4reduce.workloads.traffic.tables import MODELS
 
@@ -53,7 +52,7 @@ def test_the_figure_and_the_table_have_everything(trained: list[scale.Trained]) 
     assert {(one.gpus_per_host, one.bytes, one.gpus) for one in summed} == {
         (per_host, size, gpus) for per_host in (1, 8) for size in scale.SIZES for gpus in scale.GPUS
     }
-    drawn = figure(trained, summed, machines=scale.MACHINES, claims=scale.CLAIMS)
+    drawn = scale.figure(trained, summed)
     root = ElementTree.fromstring(drawn)
     assert len(root.findall(".//{*}circle")) == len(trained) + len(summed)
     assert drawn.count(">Simulated: ") == 1 + 3  # the document, and each panel
