@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import numpy as np
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from controller.api.errors import InvalidRequestError
 from controller.api.messages import JobSpec, Mode
@@ -22,7 +25,6 @@ from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Reduction
 from host_agent.wire.psn import PSN_MASK
 from p4reduce.simulation.cases import Case
-from p4reduce.simulation.faults.fields import FieldError, Length, OneOf, Within, built, require
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.network import fabric_config
 from p4src import MAX_RANKS, MAX_SLOTS
@@ -56,18 +58,32 @@ MAX_SEED = 2**64 - 1
 _LONGEST_NS = 3600 * NS  # of simulated time: heartbeats and probes are events all the while
 _MOST_ELEMENTS = 1 << 13  # of a rank: what 32 ranks gather stays small, and a run does not take minutes
 _MANY = 1 << 62  # of what no run gets to
+_LONGEST_SHOWN = 40  # characters of a value in a message
 
-Count = Annotated[int, Within(0, _MANY)]
-Time = Annotated[int, Within(0, _LONGEST_NS)]
-Late = Annotated[int, Within(2, _LONGEST_NS)]
-Chance = Annotated[float, Within(0, 1)]
-Seconds = Annotated[float, Within(0.001, _LONGEST_NS / NS)]
-Seed = Annotated[int, Within(0, MAX_SEED)]
-Rank = Annotated[int, Within(0, MAX_RANKS - 1)]
+Count = Annotated[int, Field(ge=0, le=_MANY)]
+Time = Annotated[int, Field(ge=0, le=_LONGEST_NS)]
+Late = Annotated[int, Field(ge=2, le=_LONGEST_NS)]
+Chance = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(ge=0.001, le=_LONGEST_NS / NS)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Hosts = Annotated[int, Field(ge=1, le=MAX_RANKS)]
+Rank = Annotated[int, Field(ge=0, le=MAX_RANKS - 1)]
 
 
 class ScheduleError(ValueError):
     """A file is no schedule; the message says why."""
+
+
+def _among(known: Iterable[str]) -> AfterValidator:
+    """One of these."""
+    words = tuple(known)
+
+    def check(value: str) -> str:
+        if value not in words:
+            raise ValueError(f"it should be one of {', '.join(map(json.dumps, words))}")
+        return value
+
+    return AfterValidator(check)
 
 
 @dataclass(frozen=True)
@@ -89,7 +105,7 @@ class Strike:
 
     link: str
     frame: Count
-    kind: Annotated[str, OneOf(STRIKES)]
+    kind: Annotated[str, _among(STRIKES)]
     after_ns: Time = 0
     bit: Count = 0
 
@@ -108,7 +124,7 @@ class Mishap:
     """
 
     at_ns: Time
-    kind: Annotated[str, OneOf(MISHAPS)]
+    kind: Annotated[str, _among(MISHAPS)]
     what: str = ""
     job: Count = 0
     rank: Count = 0
@@ -120,11 +136,11 @@ class Mishap:
 class Work:
     """One collective, as `p4reduce.simulation.cases.Case` with names, `think_ns` after the one before."""
 
-    module: Annotated[str, OneOf(("in_network", "ring"))]
-    name: Annotated[str, OneOf(COLLECTIVES)]
-    dtype: Annotated[str, OneOf(DTYPES)]
-    elements: Annotated[int, Within(0, _MOST_ELEMENTS)]
-    reduction: Annotated[str, OneOf(("SUM", "AVG", "MAX", "MIN"))] = "SUM"
+    module: Annotated[str, _among(("in_network", "ring"))]
+    name: Annotated[str, _among(COLLECTIVES)]
+    dtype: Annotated[str, _among(DTYPES)]
+    elements: Annotated[int, Field(ge=0, le=_MOST_ELEMENTS)]
+    reduction: Annotated[str, _among(("SUM", "AVG", "MAX", "MIN"))] = "SUM"
     root: Count = 0
     non_finite: bool = False
     in_place: bool = False
@@ -157,11 +173,11 @@ class JobPlan:
     network. `first_message`: what messages of its first generation count from.
     """
 
-    hosts: Annotated[list[Count], Length(1, MAX_RANKS)]
+    hosts: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANKS)]
     work: list[Work]
     qpns: list[Count]
     psns: list[Count]
-    mode: Annotated[str, OneOf(("", *Mode.__members__))] = ""
+    mode: Annotated[str, _among(("", *Mode.__members__))] = ""
     window: Count = 2
     packets: Count = 4
     path_mtu: Count = 256
@@ -174,7 +190,7 @@ class JobPlan:
     elastic: bool = False
     backup: bool = False
     selective: bool = False
-    first_message: Annotated[int, Within(0, 2**32 - 1)] = 0
+    first_message: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
     def spec(self, name: str) -> JobSpec:
         """What the controller is asked for."""
@@ -199,19 +215,23 @@ class Schedule:
     """
 
     seed: Seed
-    spines: Annotated[int, Within(0, MAX_SPINES)]
-    hosts: Annotated[list[Annotated[int, Within(1, MAX_RANKS)]], Length(1, MAX_LEAVES)]
-    jobs: Annotated[list[JobPlan], Length(1, 64)]
+    spines: Annotated[int, Field(ge=0, le=MAX_SPINES)]
+    hosts: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_RANKS)]], Field(min_length=1, max_length=MAX_LEAVES)
+    ]
+    jobs: Annotated[list[JobPlan], Field(min_length=1, max_length=64)]
     host_rates: Rates = Rates()
     uplink_rates: Rates = Rates()
     strikes: list[Strike] | None = None
     mishaps: list[Mishap] = field(default_factory=list)
-    spread: Annotated[str, OneOf([spread.value for spread in Spread])] = "jobs"
-    slots: Annotated[int, Within(0, MAX_SLOTS)] = 0
+    spread: Annotated[str, _among([spread.value for spread in Spread])] = "jobs"
+    slots: Annotated[int, Field(ge=0, le=MAX_SLOTS)] = 0
     calm_ns: Time = 10_000_000_000
     latencies: dict[str, Time] = field(default_factory=dict)
     timing: dict[str, Seconds] = field(default_factory=dict)
-    renumber: Annotated[int, Within(0, 2**30)] = 0
+    renumber: Annotated[int, Field(ge=0, le=2**30)] = 0
+
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     def to_json(self) -> str:
         """The whole schedule, one fault a line."""
@@ -234,9 +254,9 @@ class Schedule:
         if not isinstance(document, dict) or document.pop("p4reduce_schedule", None) != 1:
             raise ScheduleError("this is no schedule of 'p4reduce simulate-faults'")
         try:
-            schedule = built(cls, document)
-        except FieldError as error:
-            raise ScheduleError(str(error)) from error
+            schedule = _SCHEDULES.validate_json(json.dumps(document), strict=True)
+        except ValidationError as error:
+            raise ScheduleError(_complaint(error.errors(include_url=False)[0])) from error
         schedule.check()
         return schedule
 
@@ -263,34 +283,33 @@ class Schedule:
             for n, job in enumerate(self.jobs):
                 self._check_job(config, job, n)
             self._check_faults(config)
-        except (FieldError, ConfigError, InvalidRequestError) as error:
+        except (ConfigError, InvalidRequestError) as error:
             raise ScheduleError(str(error)) from error
 
     def _check_cluster(self) -> None:
-        if not self.spines:
-            require(Length(1, 1), self.hosts, "without spines, hosts")
+        _require(self.spines or len(self.hosts) == 1, "without spines, hosts", self.hosts, "a list of one")
         for name in self.timing:
-            require(OneOf(TIMES), name, "a name in timing")
+            _require(name in TIMES, "a name in timing", name, f"one of {', '.join(TIMES)}")
         for name, value in self.latencies.items():
-            if name.startswith("psn/"):
-                require(Within(0, PSN_MASK), value, f"latencies.{json.dumps(name)}")
+            psn = name.startswith("psn/")
+            _require(not psn or value <= PSN_MASK, f"latencies.{json.dumps(name)}", value, "a PSN of 24 bits")
 
     def _check_job(self, config: Config, job: JobPlan, n: int) -> None:
         where, size = f"jobs[{n}]", len(job.hosts)
         for k, host in enumerate(job.hosts):
-            require(Within(0, sum(self.hosts) - 1), host, f"{where}.hosts[{k}]")
+            _require(host < sum(self.hosts), f"{where}.hosts[{k}]", host, "the number of a host")
         for name in ("qpns", "psns", "late_ns"):
-            if name != "late_ns" or job.late_ns:
-                require(Length(size, size), getattr(job, name), f"{where}.{name}")
+            given = getattr(job, name)
+            as_long = len(given) == size or (name == "late_ns" and not given)
+            _require(as_long, f"{where}.{name}", given, f"a list of {size}, one for each rank")
         for name in ("adapters", "rnr"):
             for k, rank in enumerate(getattr(job, name)):
-                require(Within(0, size - 1), rank, f"{where}.{name}[{k}]")
-        require(Within(0, n), job.after, f"{where}.after")
+                _require(rank < size, f"{where}.{name}[{k}]", rank, f"a rank below {size}")
+        _require(job.after <= n, f"{where}.after", job.after, f"an earlier job: {n} at most")
         for k, work in enumerate(job.work):
-            if job.elastic and work.name == "reduce_scatter":
-                raise FieldError(
-                    f"{where}.work[{k}].name", work.name, "another: fewer workers cannot divide it"
-                )
+            divides = job.elastic and work.name == "reduce_scatter"
+            wanted = "another: fewer workers cannot divide it"
+            _require(not divides, f"{where}.work[{k}].name", work.name, wanted)
         check_spec(config, job.spec(f"job{n + 1}"))
         for rank, (qpn, psn) in enumerate(zip(job.qpns, job.psns, strict=True)):
             check_qps(f"{where}, rank {rank}", qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1)
@@ -298,16 +317,16 @@ class Schedule:
     def _check_faults(self, config: Config) -> None:
         links, jobs = directions(config), len(self.jobs)
         for n, strike in enumerate(self.strikes or ()):
-            require(OneOf(links), strike.link, f"strikes[{n}].link")
+            _require(strike.link in links, f"strikes[{n}].link", strike.link, f"one of {', '.join(links)}")
         ends = [link.replace(">", ":") for link in links]
+        switches = [switch.name for switch in config.switches]
+        known = {**dict.fromkeys(ON_SWITCHES, switches), "link-down": ends}
         for n, mishap in enumerate(self.mishaps):
-            where = f"mishaps[{n}]"
-            if mishap.kind in ON_SWITCHES:
-                require(OneOf([switch.name for switch in config.switches]), mishap.what, f"{where}.what")
-            elif mishap.kind == "link-down":
-                require(OneOf(ends), mishap.what, f"{where}.what")
-            require(Within(int(mishap.kind in ON_WORKERS), jobs), mishap.job, f"{where}.job")
-            require(Within(0, jobs), mishap.since, f"{where}.since")
+            where, there = f"mishaps[{n}]", known.get(mishap.kind, [mishap.what])
+            _require(mishap.what in there, f"{where}.what", mishap.what, f"one of {', '.join(there)}")
+            least = int(mishap.kind in ON_WORKERS)
+            _require(least <= mishap.job <= jobs, f"{where}.job", mishap.job, f"{least} to {jobs}")
+            _require(mishap.since <= jobs, f"{where}.since", mishap.since, f"{jobs} at most")
 
     def in_words(self) -> str:
         """For people: a line for each job and each fault."""
@@ -345,3 +364,43 @@ def directions(config: Config) -> list[str]:
     """The links of a cluster, each in both directions."""
     ends = [(host.name, host.switch) for host in config.hosts] + [(link.a, link.b) for link in config.links]
     return [name for a, b in ends for name in (f"{a}>{b}", f"{b}>{a}")]
+
+
+_SCHEDULES: Final = TypeAdapter(Schedule)
+_PARTS: Final = {
+    **dict.fromkeys(("host_rates", "uplink_rates"), Rates),
+    "strikes": Strike,
+    "mishaps": Mishap,
+    "jobs": JobPlan,
+    "work": Work,
+}
+
+
+def _require(holds: object, where: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ScheduleError(f"{where} is {_shown(value)}: it should be {wanted}")
+
+
+def _complaint(found: ErrorDetails) -> str:
+    """A field, its value and what would do."""
+    kind, *inside = found["type"], *found["loc"]
+    where = ""
+    for key in inside:
+        plain = isinstance(key, str) and key.isidentifier()
+        where += f"[{key}]" if isinstance(key, int) else f".{key if plain else json.dumps(key)}"
+    where = where.removeprefix(".") or "the schedule"
+    if kind == "missing":
+        return f"{where} is missing"
+    said = found["msg"].removeprefix("Value error, ").replace("Input", "it", 1)
+    if kind == "unexpected_keyword_argument":
+        part = next((_PARTS[key] for key in reversed(inside[:-1]) if key in _PARTS), Schedule)
+        said = f"known here are {', '.join(field.name for field in dataclasses.fields(part))}"
+    return f"{where} is {_shown(found['input'])}: {said}"
+
+
+def _shown(value: object) -> str:
+    """As the file has it, unless that is long."""
+    if isinstance(value, list | dict):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
+    text = json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
