@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from typing import Final
 
 from host_agent.transport import native
 from host_agent.transport.config import TransportConfig
 from host_agent.transport.errors import TransportClosedError, TransportError
 from host_agent.transport.events import Counters, Event, EventType, Progress
 from host_agent.transport.operation import Operation
+
+_MAX_FRAMES: Final = 64
+_LARGEST_FRAME: Final = 4096 + 58  # the largest path MTU, and all headers
+
+
+class _Memory(threading.local):
+    """What frames and events of a thread's endpoints pass: objects are made of them before a call returns."""
+
+    def __init__(self) -> None:
+        self.frames = ctypes.create_string_buffer(_MAX_FRAMES * _LARGEST_FRAME)
+        self.frames_at = ctypes.addressof(self.frames)
+        self.lengths = (ctypes.c_uint32 * _MAX_FRAMES)()
+        self.event = native.NativeEvent()
+        self.event_at = ctypes.byref(self.event)
+
+
+_MEMORY: Final = _Memory()
 
 
 class Endpoint:
@@ -28,6 +47,8 @@ class Endpoint:
             raise TransportError(f"the connection cannot be set up: {error.value.decode()}")
         self._handle: int | None = handle
         self._stride = self._lib.p4r_endpoint_frame_bytes(handle)
+        self._position = native.NativeProgress()
+        self._position_at = ctypes.byref(self._position)
 
     def post(self, operation: Operation, now_ns: int) -> int:
         """Queue an operation behind those posted before; its id (counts up from 1)."""
@@ -46,16 +67,11 @@ class Endpoint:
         """Take one Ethernet frame from the wire. Anything wrong with it is counted, or a FAILED event."""
         self._lib.p4r_endpoint_receive(self._open(), frame, len(frame), now_ns)
 
-    def poll(self, now_ns: int, max_frames: int = 64) -> list[bytes]:
-        """The frames to send now, acknowledgements first; runs timers that are due."""
-        buffer = ctypes.create_string_buffer(self._stride * max_frames)
-        lengths = (ctypes.c_uint32 * max_frames)()
-        count = self._lib.p4r_endpoint_poll(self._open(), now_ns, buffer, self._stride, lengths, max_frames)
-        starts = range(0, count * self._stride, self._stride)
-        return [
-            ctypes.string_at(ctypes.addressof(buffer) + start, length)
-            for start, length in zip(starts, lengths, strict=False)
-        ]
+    def poll(self, now_ns: int, max_frames: int = _MAX_FRAMES) -> list[bytes]:
+        """The frames to send now, acknowledgements first, 64 at most; runs timers that are due."""
+        stride, start, lengths = self._stride, _MEMORY.frames_at, _MEMORY.lengths
+        count = self._lib.p4r_endpoint_poll(self._open(), now_ns, start, stride, lengths, max_frames)
+        return [ctypes.string_at(start + n * stride, lengths[n]) for n in range(count)]
 
     def next_timeout_ns(self) -> int | None:
         """When `poll` has to be called next if nothing arrives; None: never."""
@@ -68,10 +84,9 @@ class Endpoint:
 
     def events(self) -> list[Event]:
         """What happened since the last call."""
-        events = []
-        raw = native.NativeEvent()
-        while self._lib.p4r_endpoint_event(self._open(), raw):
-            event = native.event_of(raw, self.config)
+        events, memory = [], _MEMORY
+        while self._lib.p4r_endpoint_event(self._open(), memory.event_at):
+            event = native.event_of(memory.event, self.config)
             if event.type is EventType.COMPLETED:
                 del self._operations[event.op_id]
             events.append(event)
@@ -86,6 +101,11 @@ class Endpoint:
         """Where it stands."""
         handle = self._open()
         return native.read_progress(lambda out: self._lib.p4r_endpoint_progress(handle, out))
+
+    def position(self) -> native.NativeProgress:
+        """As `progress`, for who asks all the time: the same object, with what it holds now."""
+        self._lib.p4r_endpoint_progress(self._open(), self._position_at)
+        return self._position
 
     def state(self, now_ns: int) -> bytes:
         """All that decides what it does from now on: two with the same bytes do the same."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from host_agent.transport import (
     Counters,
+    Endpoint,
     Event,
     EventType,
     Failure,
@@ -36,6 +37,7 @@ from host_agent.wire.headers import (
 )
 from host_agent.wire.psn import PSN_MODULUS, compare
 
+MAX_FRAMES = 64  # at a time
 TIMEOUT_NS = 5_000_000
 NOT_READY_NS = 10_000_000  # what an RNR NAK has it wait; the timer in it is not looked at
 TAKEN, NOT_READY, DEAD = range(3)
@@ -141,6 +143,7 @@ class NicEndpoint:
         self.timer: int | None = None
         self.told_to_wait = False  # the timer is an RNR NAK's
         self.retries = 0  # timeouts since the last answer
+        self._position = native.NativeProgress()
         self.reported = {EventType.RECEIVED: 0, EventType.COMPLETED: 0}
         self.failed = False
 
@@ -149,12 +152,12 @@ class NicEndpoint:
         self._take(now)
         return op_id
 
-    def poll(self, now: int, max_frames: int = 64) -> list[bytes]:
+    def poll(self, now: int) -> list[bytes]:
         frames = [self._answer(syndrome, psn) for syndrome, psn in self.answers]
         self.answers.clear()
         if self.timer is not None and now >= self.timer:
             self._on_timeout(now)
-        while len(frames) < max_frames:
+        while len(frames) < MAX_FRAMES:
             if not self.to_send:
                 self._cut(self.engine.next_send(now))
             if not self.to_send:
@@ -202,6 +205,12 @@ class NicEndpoint:
 
     def progress(self) -> Progress:
         return replace(self.engine.progress(), expected_psn=self.expected)
+
+    def position(self) -> native.NativeProgress:
+        """As an `Endpoint`'s."""
+        self.engine.lib.p4r_link_progress(self.engine.handle, self._position)
+        self._position.expected_psn = self.expected
+        return self._position
 
     def state(self, now_ns: int) -> bytes:
         """As an `Endpoint`'s."""
@@ -322,3 +331,6 @@ class NicEndpoint:
             ),
             payload=segment.payload,
         ).build()
+
+
+AnyEndpoint = Endpoint | NicEndpoint

@@ -17,8 +17,7 @@ from host_agent.transport import Endpoint, FailureCode, TransportConfig
 from p4reduce.oracle.state import serial_age
 from p4reduce.simulation.exhaustive.scopes import Call, Scope
 from p4reduce.simulation.exhaustive.values import NOTHING, Array, Meanings, configs_of, expected, operation
-from p4reduce.simulation.faults.endpoints import FastEndpoint
-from p4reduce.simulation.nic import NicEndpoint
+from p4reduce.simulation.nic import AnyEndpoint, NicEndpoint
 
 START_NS = 1_000_000
 TIMER, RENEWAL = -1, -2  # what a host is given, where it is no frame
@@ -67,9 +66,7 @@ class Host:
     def begin(self) -> None:
         """Connections of this generation, and nothing posted."""
         self.config: TransportConfig = configs_of(self.scope, self.renewed)[self.rank]
-        self.endpoint: Endpoint | NicEndpoint = (
-            NicEndpoint(self.config) if self.scope.adapters else FastEndpoint(self.config)
-        )
+        self.endpoint: AnyEndpoint = (NicEndpoint if self.scope.adapters else Endpoint)(self.config)
         self.posted: list[tuple[Call, Array, Array]] = []  # with what is received, and has to be
         self.received = 0
         self.failed: FailureCode | None = None

@@ -9,10 +9,10 @@ from controller.api.messages import Ready
 from controller.jobs.serials import ahead
 from host_agent.transport import native
 from host_agent.wire.psn import PSN_MASK
-from p4reduce.simulation.faults.endpoints import AnyEndpoint
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.results import Deliveries
 from p4reduce.simulation.invariant import InvariantError
+from p4reduce.simulation.nic import AnyEndpoint
 
 _LONG_AGO_NS = -1_000 * NS
 

@@ -24,11 +24,10 @@ from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle, WentOn
 from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut, repair
 from host_agent.session import Action, Break, Close, Open, Send, Session
-from host_agent.transport import EventType, Operation
+from host_agent.transport import Endpoint, EventType, Operation
 from p4reduce.oracle.state import MOST_AGGREGATED
 from p4reduce.simulation.faults.agent import Agent, addresses
 from p4reduce.simulation.faults.control import Conversation, HungUp
-from p4reduce.simulation.faults.endpoints import AnyEndpoint, FastEndpoint, FastNicEndpoint
 from p4reduce.simulation.faults.job import JobRun
 from p4reduce.simulation.faults.links import Wire
 from p4reduce.simulation.faults.lives import Lives
@@ -36,6 +35,7 @@ from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.network import BackupNetwork, Network
 from p4reduce.simulation.faults.scene import Scene
 from p4reduce.simulation.invariant import InvariantError
+from p4reduce.simulation.nic import AnyEndpoint, NicEndpoint
 
 BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 JOIN_TIMEOUT_NS = 20 * NS
@@ -270,7 +270,7 @@ class Worker(Agent):
             first_message=self.job.first_message(ready.generation),
         )
         nic = self.joined_as in self.job.plan.adapters
-        self.endpoint = FastNicEndpoint(config) if nic else FastEndpoint(config)
+        self.endpoint = NicEndpoint(config) if nic else Endpoint(config)
         self.network.open(self, self.job, config, ready)
 
     def _begin(self) -> None:

@@ -173,7 +173,7 @@ def test_a_file_that_is_no_schedule(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "no schedule" in capsys.readouterr().err
     path.write_text(draw(7).to_json().replace('"spines": 0', '"spines": "x"'))
     assert run(["simulate-faults", "--replay", str(path)]) == 1
-    wrong = 'spines is "x", and has to be a whole number'
+    wrong = 'spines is "x": it should be a valid integer'
     assert capsys.readouterr().err == f"p4reduce: cannot read {path}: {wrong}\n"
     path.write_text(draw(7).to_json())
     assert run(["simulate-faults", "--replay", str(path)]) == 0
