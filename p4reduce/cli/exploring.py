@@ -27,8 +27,7 @@ class Tell(Protocol):
 
 def explore(name: str, choices: str | None, json_file: Path | None, tell: Tell) -> None:
     """Explore the scope of that name, list all, or play one order of it."""
-    from p4reduce.simulation.exhaustive.catalogue import ALL, any_scope, explorer_of
-    from p4reduce.simulation.exhaustive.scopes import UnknownScopeError
+    from p4reduce.simulation.exhaustive.catalogue import ALL, UnknownScopeError, explorer_of, scope_of
 
     if name == _LIST:
         for scope in ALL.values():
@@ -37,7 +36,7 @@ def explore(name: str, choices: str | None, json_file: Path | None, tell: Tell) 
             output.write_json(json_file, {"scopes": [scope.as_json() for scope in ALL.values()]})
         return
     try:
-        explorer = explorer_of(any_scope(name))
+        explorer = explorer_of(scope_of(name))
     except UnknownScopeError as error:
         raise TopologyError(f"--exhaustive: {error}") from error
     if choices is not None:

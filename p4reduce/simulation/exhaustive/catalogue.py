@@ -7,15 +7,21 @@ from typing import Any, Final
 from p4reduce.simulation.exhaustive.control import ControlExplorer
 from p4reduce.simulation.exhaustive.control_scopes import CONTROL_SCOPES, ControlScope
 from p4reduce.simulation.exhaustive.explorer import Explorer
-from p4reduce.simulation.exhaustive.scopes import SCOPES, Scope, named
+from p4reduce.simulation.exhaustive.scopes import SCOPES, Scope
 from p4reduce.simulation.exhaustive.search import Search
 
 ALL: Final[dict[str, Scope | ControlScope]] = {**SCOPES, **CONTROL_SCOPES}
 
 
-def any_scope(name: str) -> Scope | ControlScope:
+class UnknownScopeError(ValueError):
+    """There is no scope of that name."""
+
+
+def scope_of(name: str) -> Scope | ControlScope:
     """UnknownScopeError names those that there are."""
-    return named(name, ALL)
+    if name not in ALL:
+        raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(ALL)}")
+    return ALL[name]
 
 
 def explorer_of(scope: Scope | ControlScope) -> Search[Any]:

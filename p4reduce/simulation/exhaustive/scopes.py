@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypeVar
+from dataclasses import KW_ONLY, asdict, dataclass
+from typing import Any, Literal
 
 HALF, WHOLE, LAST_PSN = 2**31, 2**32, 2**24 - 1
-ScopeT = TypeVar("ScopeT")
-
-
-class UnknownScopeError(ValueError):
-    """There is no scope of that name."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +26,7 @@ class Earlier:
     first_psn: int = 0x1000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Scope:
     """Bounds. A call is posted when the one before is received, or all at once where they are `queued`.
 
@@ -46,6 +40,7 @@ class Scope:
 
     name: str
     about: str
+    _: KW_ONLY
     ranks: int = 2
     window: int = 1
     packets: int = 1
@@ -107,52 +102,37 @@ class Scope:
 
 _SUM_PASS_SUM = (Call("sum", 2), Call("pass", 1), Call("sum", 2))
 
+_FIVE = (Call("sum", 5),)
+
 SCOPES = {
     scope.name: scope
     for scope in (
         # Short ones: each is played with the tests.
-        Scope(name="pair", about="two ranks", anything=2),
-        Scope(name="pair-every-order", about="the same with nothing left out", anything=1, reduced=False),
+        Scope("pair", "two ranks", anything=2),
+        Scope("pair-every-order", "the same with nothing left out", anything=1, reduced=False),
+        Scope("pair-window", "two messages under way at once", window=2, calls=_FIVE, anything=1),
+        Scope("pair-packets", "First and Last packets", packets=2, anything=1),
+        Scope("pair-selective", "selective retransmission", packets=2, selective=True, anything=1),
+        Scope("trio", "three ranks", ranks=3, lost=1),
         Scope(
-            name="pair-window",
-            about="two messages under way at once",
-            window=2,
-            calls=(Call("sum", 5),),
-            anything=1,
-        ),
-        Scope(name="pair-packets", about="First and Last packets", packets=2, anything=1),
-        Scope(
-            name="pair-selective",
-            about="selective retransmission",
-            packets=2,
-            selective=True,
-            anything=1,
-        ),
-        Scope(name="trio", about="three ranks", ranks=3, lost=1),
-        Scope(
-            name="adapters",
-            about="RDMA adapters, RNR NAKs in their peers' names",
+            "adapters",
+            "RDMA adapters, RNR NAKs in their peers' names",
             adapters=True,
             retry_limit=3,
             anything=1,
         ),
+        Scope("ring-between", "messages around the ring between sums", calls=_SUM_PASS_SUM, anything=1),
         Scope(
-            name="ring-between",
-            about="messages around the ring between sums",
-            calls=_SUM_PASS_SUM,
-            anything=1,
-        ),
-        Scope(
-            name="half-way",
-            about="the last sums before 2^31, and message numbers over it; PSNs over 2^24",
+            "half-way",
+            "the last sums before 2^31, and message numbers over it; PSNs over 2^24",
             first_message=HALF - 2,
             first_psn=LAST_PSN - 1,
             calls=(Call("sum", 2), Call("pass", 2)),
             anything=1,
         ),
         Scope(
-            name="all-the-way",
-            about="message numbers over 2^32, and another kind of message at 0",
+            "all-the-way",
+            "message numbers over 2^32, and another kind of message at 0",
             first_message=WHOLE - 1,
             first_psn=LAST_PSN - 1,
             calls=(Call("pass", 1), Call("sum", 2)),
@@ -160,8 +140,8 @@ SCOPES = {
             anything=1,
         ),
         Scope(
-            name="long-untouched",
-            about="slots that were left for as long as a generation may last",
+            "long-untouched",
+            "slots that were left for as long as a generation may last",
             first_message=HALF - 3,
             earlier=Earlier(0, 7),
             packets=2,
@@ -169,8 +149,8 @@ SCOPES = {
             anything=1,
         ),
         Scope(
-            name="moved-back",
-            about="in the switch again, where registers are left; PSNs have come round",
+            "moved-back",
+            "in the switch again, where registers are left; PSNs have come round",
             first_message=4,
             earlier=Earlier(0, 6),
             packets=2,
@@ -178,8 +158,8 @@ SCOPES = {
             anything=1,
         ),
         Scope(
-            name="adapters-moved-back",
-            about="in the switch again, with RNR NAKs",
+            "adapters-moved-back",
+            "in the switch again, with RNR NAKs",
             first_message=4,
             first_psn=0x2000,
             earlier=Earlier(0, 6),
@@ -188,69 +168,50 @@ SCOPES = {
             anything=1,
         ),
         Scope(
-            name="disagree",
-            about="one rank calls something else",
+            "disagree",
+            "one rank calls something else",
             calls=(Call("sum", 1), Call("sum", 1, disagrees=0), Call("sum", 1)),
             anything=1,
         ),
         Scope(
-            name="restart",
-            about="a switch that comes back empty, and a new generation while old frames are under way",
+            "restart",
+            "a switch that comes back empty, and a new generation while old frames are under way",
             packets=2,
             calls=(Call("sum", 2),),
             restarts=1,
             renewals=1,
         ),
         Scope(
-            name="renewed",
-            about="a new generation in the same slots, while old frames are under way",
+            "renewed",
+            "a new generation in the same slots, while old frames are under way",
             packets=2,
             calls=(Call("sum", 1),),
             renewals=1,
             anything=1,
         ),
         # Long ones: by hand.
+        Scope("large-pair", "two messages under way, two losses", window=2, calls=_FIVE, lost=2),
         Scope(
-            name="large-pair",
-            about="two messages under way, two losses",
-            window=2,
-            calls=(Call("sum", 5),),
-            lost=2,
-        ),
-        Scope(
-            name="large-window",
-            about="two messages under way of two packets, over the slots once more",
+            "large-window",
+            "two messages under way of two packets, over the slots once more",
             window=2,
             packets=2,
-            calls=(Call("sum", 5),),
+            calls=_FIVE,
             lost=1,
         ),
+        Scope("large-trio", "three ranks, two messages under way", ranks=3, window=2, calls=_FIVE, lost=1),
+        Scope("large-trio-packets", "three ranks, First and Last packets", ranks=3, packets=2, anything=1),
         Scope(
-            name="large-trio",
-            about="three ranks, two messages under way",
-            ranks=3,
-            window=2,
-            calls=(Call("sum", 5),),
-            lost=1,
-        ),
-        Scope(
-            name="large-trio-packets",
-            about="three ranks, First and Last packets",
-            ranks=3,
-            packets=2,
-            anything=1,
-        ),
-        Scope(
-            name="large-selective",
-            about="three ranks, selective retransmission",
+            "large-selective",
+            "three ranks, selective retransmission",
             ranks=3,
             packets=2,
             selective=True,
             lost=1,
         ),
         Scope(
-            name="large-restart",
-            about="a switch that comes back empty, a new generation, and a mishap",
+            "large-restart",
+            "a switch that comes back empty, a new generation, and a mishap",
             packets=2,
             calls=(Call("sum", 2),),
             restarts=1,
@@ -258,25 +219,13 @@ SCOPES = {
             anything=1,
         ),
         Scope(
-            name="large-adapters",
-            about="RDMA adapters, two messages under way",
+            "large-adapters",
+            "RDMA adapters, two messages under way",
             window=2,
             adapters=True,
             retry_limit=4,
-            calls=(Call("sum", 5),),
+            calls=_FIVE,
             anything=1,
         ),
     )
 }
-
-
-def scope_of(name: str) -> Scope:
-    """UnknownScopeError names those that there are."""
-    return named(name, SCOPES)
-
-
-def named(name: str, scopes: Mapping[str, ScopeT]) -> ScopeT:
-    """One of `scopes`; UnknownScopeError names them."""
-    if name not in scopes:
-        raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(scopes)}")
-    return scopes[name]

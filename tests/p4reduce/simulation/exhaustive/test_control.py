@@ -15,19 +15,18 @@ from controller.slots.allocator import SwitchAllocator
 from host_agent.member import Member, Stage
 from host_agent.recovery import ReplayLog
 from host_agent.session import Session
-from p4reduce.simulation.exhaustive.catalogue import ALL, any_scope, explorer_of
+from p4reduce.simulation.exhaustive.catalogue import ALL, UnknownScopeError, explorer_of, scope_of
 from p4reduce.simulation.exhaustive.control import ControlExplorer
 from p4reduce.simulation.exhaustive.control_scopes import CONTROL_SCOPES, ControlScope
 from p4reduce.simulation.exhaustive.found import Found
 from p4reduce.simulation.exhaustive.parts import Parts
-from p4reduce.simulation.exhaustive.scopes import UnknownScopeError
 from tests.p4reduce.simulation.planted import NEVER, Planted
 
 SHORT = [name for name in CONTROL_SCOPES if not name.startswith("large")]
 QUICK = ["control-pair", "control-kill", "control-elastic"]
 
 
-def scope_of(name: str, **changes: Any) -> ControlScope:
+def control_scope(name: str, **changes: Any) -> ControlScope:
     return replace(CONTROL_SCOPES[name], **changes)
 
 
@@ -42,22 +41,22 @@ def require_whole(found: Found) -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_a_scope_holds(name: str) -> None:
-    require_whole(ControlExplorer(scope_of(name)).explore())
+    require_whole(ControlExplorer(control_scope(name)).explore())
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", sorted(set(SHORT) - set(QUICK)))
 def test_a_longer_scope_holds(name: str) -> None:
-    require_whole(ControlExplorer(scope_of(name)).explore())
+    require_whole(ControlExplorer(control_scope(name)).explore())
 
 
 def test_all_scopes_are_known_by_name() -> None:
     assert set(CONTROL_SCOPES) < set(ALL)
     for name in CONTROL_SCOPES:
-        assert isinstance(explorer_of(any_scope(name)), ControlExplorer)
+        assert isinstance(explorer_of(scope_of(name)), ControlExplorer)
     with pytest.raises(UnknownScopeError, match=r"no scope 'none': known are pair, .*control-pair"):
-        any_scope("none")
+        scope_of("none")
 
 
 class Noting(ControlExplorer):
@@ -76,7 +75,7 @@ class Noting(ControlExplorer):
 
 @pytest.mark.parametrize("name", ["control-pair", pytest.param("control-kill", marks=pytest.mark.slow)])
 def test_what_is_left_out_makes_no_difference_to_the_ends(name: str) -> None:
-    less, all_of_it = Noting(scope_of(name)), Noting(scope_of(name, reduced=False))
+    less, all_of_it = Noting(control_scope(name)), Noting(control_scope(name, reduced=False))
     few, many = less.explore(), all_of_it.explore()
     require_whole(few)
     require_whole(many)
@@ -95,7 +94,7 @@ def test_a_state_is_reached_again_by_what_led_there(monkeypatch: pytest.MonkeyPa
         return part
 
     monkeypatch.setattr(Parts, "_again", compared)
-    require_whole(ControlExplorer(scope_of("control-kill")).explore())
+    require_whole(ControlExplorer(control_scope("control-kill")).explore())
     assert len(checked) > 50
 
 
@@ -219,29 +218,33 @@ def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Job, "join_again", forgets)
 
 
-AWAY = scope_of("control-away", collectives=1)
+AWAY = control_scope("control-away", collectives=1)
 IMPATIENT = "nobody failed, and patience was over"
 PLANTED = [
-    Planted("pause forgotten", a_member_forgets_a_pause, scope_of("control-move"), IMPATIENT),
-    Planted("held too early", held_at_the_rearmost, scope_of("control-move"), IMPATIENT),
-    Planted("slots not freed", slots_are_not_freed, scope_of("control-kill"), "has slots taken"),
+    Planted("pause forgotten", a_member_forgets_a_pause, control_scope("control-move"), IMPATIENT),
+    Planted("held too early", held_at_the_rearmost, control_scope("control-move"), IMPATIENT),
+    Planted("slots not freed", slots_are_not_freed, control_scope("control-kill"), "has slots taken"),
 ]
 SLOWLY = [
-    Planted("Up not said again", up_is_not_said_again, scope_of("control-break"), "not all workers came"),
+    Planted(
+        "Up not said again", up_is_not_said_again, control_scope("control-break"), "not all workers came"
+    ),
     Planted("Start believed twice", a_start_is_believed_twice, AWAY, "are not connected"),
     Planted("not waited for Start", a_member_says_up_and_goes_on, AWAY, "are not connected"),
-    Planted("a lease for ever", a_lease_is_for_ever, scope_of("control-stall"), "has gone on without it"),
-    Planted("a given result made again", a_given_result_is_made_again, scope_of("control-away"), NEVER),
+    Planted(
+        "a lease for ever", a_lease_is_for_ever, control_scope("control-stall"), "has gone on without it"
+    ),
+    Planted("a given result made again", a_given_result_is_made_again, control_scope("control-away"), NEVER),
     Planted("holder forgotten", the_holder_is_forgotten, AWAY, "but 1 are finished here"),
     Planted("Renewed early", renewed_before_all_have_answered, AWAY, "are not connected"),
-    Planted("Start early", started_before_all_are_up, scope_of("control-renumber"), "are not connected"),
+    Planted("Start early", started_before_all_are_up, control_scope("control-renumber"), "are not connected"),
     Planted(
         "nobody knows who joins again",
         nobody_knows_who_joins_again,
-        scope_of("control-crash-elastic"),
+        control_scope("control-crash-elastic"),
         "from here no end can be reached",
     ),
-    Planted("phase not saved", phases_are_not_saved, scope_of("control-crash"), "generations that run"),
+    Planted("phase not saved", phases_are_not_saved, control_scope("control-crash"), "generations that run"),
 ]
 
 

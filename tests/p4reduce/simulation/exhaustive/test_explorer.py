@@ -16,10 +16,10 @@ import pytest
 from host_agent.transport import native
 from p4reduce.oracle.rules import Sends
 from p4reduce.oracle.slot_rules import SwitchModel
-from p4reduce.simulation.exhaustive.catalogue import any_scope, explorer_of
+from p4reduce.simulation.exhaustive.catalogue import UnknownScopeError, explorer_of, scope_of
 from p4reduce.simulation.exhaustive.explorer import Explorer
 from p4reduce.simulation.exhaustive.found import Found
-from p4reduce.simulation.exhaustive.scopes import HALF, SCOPES, Earlier, Scope, UnknownScopeError, scope_of
+from p4reduce.simulation.exhaustive.scopes import HALF, SCOPES, Earlier, Scope
 from tests.p4reduce.simulation.defects import (
     duplicates_are_added,
     foreign_packets_are_forwarded,
@@ -36,7 +36,7 @@ NATIVE = Path(native.__file__).parent.parent / "native"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_scope_holds(name: str) -> None:
-    found = Explorer(scope_of(name)).explore()
+    found = Explorer(SCOPES[name]).explore()
     assert not found.wrong
     assert not found.interrupted
     assert found.ends >= 1
@@ -50,7 +50,7 @@ def figures(found: Found) -> list[Any]:
 
 @pytest.mark.parametrize("name", ["trio", "control-trio"])
 def test_a_scope_is_explored_alike_every_time(name: str) -> None:
-    one, other = (explorer_of(any_scope(name)).explore() for _ in range(2))
+    one, other = (explorer_of(scope_of(name)).explore() for _ in range(2))
     assert figures(one) == figures(other)
     assert not one.wrong
 
@@ -58,7 +58,7 @@ def test_a_scope_is_explored_alike_every_time(name: str) -> None:
 @pytest.mark.parametrize("name", ["trio", "adapters", "all-the-way"])
 def test_what_is_left_out_makes_no_difference_to_the_ends(name: str) -> None:
     """The reduced graph has the same ends, from everywhere one is reached, and fewer states."""
-    scope = replace(scope_of(name), lost=1, anything=0)
+    scope = replace(SCOPES[name], lost=1, anything=0)
     less, all_of_it = Explorer(scope).explore(), Explorer(replace(scope, reduced=False)).explore()
     assert not less.wrong
     assert not all_of_it.wrong
@@ -74,7 +74,7 @@ class Unturned(Explorer):
 
 
 def test_states_that_are_the_same_with_the_ranks_turned_are_counted_once() -> None:
-    scope = replace(scope_of("trio"), lost=0)
+    scope = replace(SCOPES["trio"], lost=0)
     once, apart = Explorer(scope).explore(), Unturned(scope).explore()
     assert not once.wrong
     assert not apart.wrong
@@ -84,8 +84,8 @@ def test_states_that_are_the_same_with_the_ranks_turned_are_counted_once() -> No
 
 def test_a_state_is_reached_again_by_what_led_there() -> None:
     """Endpoints are not kept for ever; one that is made anew does the same."""
-    kept = Explorer(scope_of("trio")).explore()
-    explorer = Explorer(scope_of("trio"))
+    kept = Explorer(SCOPES["trio"]).explore()
+    explorer = Explorer(SCOPES["trio"])
     step = explorer.hosts.step
 
     def forgetful(rank: int, state: int, given: int) -> Any:
@@ -115,19 +115,19 @@ def nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed(name: str, **changes: Any) -> Scope:
-    return replace(scope_of(name), **changes)
+    return replace(SCOPES[name], **changes)
 
 
 PLANTED = [
-    Planted("W slots", one_window_of_slots, scope_of("pair"), "overwrites the slot"),
-    Planted("bitmap not looked at", duplicates_are_added, scope_of("pair-packets"), "is no sum of ranks"),
-    Planted("early sums", sums_go_out_before_all_are_there, scope_of("pair"), "call 1 has"),
-    Planted("nothing placed", foreign_packets_are_forwarded, scope_of("trio"), "no end can be reached"),
-    Planted("generations ignored", generations_are_ignored, scope_of("renewed"), "not a result"),
+    Planted("W slots", one_window_of_slots, SCOPES["pair"], "overwrites the slot"),
+    Planted("bitmap not looked at", duplicates_are_added, SCOPES["pair-packets"], "is no sum of ranks"),
+    Planted("early sums", sums_go_out_before_all_are_there, SCOPES["pair"], "call 1 has"),
+    Planted("nothing placed", foreign_packets_are_forwarded, SCOPES["trio"], "no end can be reached"),
+    Planted("generations ignored", generations_are_ignored, SCOPES["renewed"], "not a result"),
     Planted(
         "signature not compared",
         sets(SwitchModel, "compare", lambda *_, **__: False),
-        scope_of("disagree"),
+        SCOPES["disagree"],
         "has a sum, and the ranks do not agree",
     ),
     Planted(
@@ -180,7 +180,7 @@ NATIVE_DEFECTS = [
         "responder.cpp",
         "!packet.summed",
         "!(packet.summed || planted(%s))",
-        scope_of("restart"),
+        SCOPES["restart"],
         "call",
     ),
     NativeDefect(
@@ -188,7 +188,7 @@ NATIVE_DEFECTS = [
         "outbox.cpp",
         "if (begun_ &&",
         "if ((planted(%s) ? next_message_ != 0 : begun_) &&",
-        scope_of("all-the-way"),
+        SCOPES["all-the-way"],
         "is not drained",
     ),
 ]
