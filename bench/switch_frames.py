@@ -36,7 +36,6 @@ DEVICE_ID: Final = 1
 _GENERATION: Final = 7
 _SEED: Final = 20
 _ROUTER: Final = "02:00:00:00:00:01"
-_PSN_AT: Final = slice(51, 54)
 
 Frames = Sequence[RocePacket]  # of the rounds of one message
 

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from p4reduce.workloads.gradients import Gradients
 from p4reduce.workloads.references import Racks
-from p4reduce.workloads.replaying import Player
+from p4reduce.workloads.replaying import Clock, Player
 from p4reduce.workloads.traffic.buckets import buckets
 from p4reduce.workloads.traffic.model import Workload
 
@@ -58,7 +59,7 @@ def _ready_at_the_end(workload: Workload) -> Workload:
     return replace(workload, layers=(*others, replace(last, backward_ns=workload.backward_ns)))
 
 
-class SimulatedClock:
+class SimulatedClock(Clock):
     """Time that goes on where somebody waits for it."""
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class SimulatedReducer:
         """Nothing to do."""
 
 
-class SizesAlone:
+class SizesAlone(Gradients):
     """Buffers without memory: every element of one is the same."""
 
     def __init__(

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import SMALL_BYTES, Call, Steps, Wire
-from host_agent.quantisation import BFLOAT16, divide, error_bound, max_abs
+from host_agent.quantisation import ELEMENT_TYPES, divide, error_bound, max_abs
 from host_agent.wire.aggregation import Reduction
 
 Array = NDArray[Any]
-DTYPES: list[np.dtype[Any]] = [np.dtype(np.int32), np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
+DTYPES = list(ELEMENT_TYPES)
 REDUCTIONS = [Reduction.SUM, Reduction.AVG, Reduction.MAX, Reduction.MIN]
 RING_DTYPES = [np.dtype(np.int64), np.dtype(np.float64)]  # of which no switch adds any
 

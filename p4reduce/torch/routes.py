@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from enum import Enum
 from typing import Any, Final
 
 import torch
@@ -26,16 +25,12 @@ REDUCED: Final = ("all_reduce", "reduce", "reduce_scatter")
 _OPERATIONS: Final = ("SUM", "AVG", "MAX", "MIN")
 
 
-class Route(Enum):
-    """`JOB`: the network, or the ring where the job has no slots. `GLOO`: PyTorch's own, over TCP."""
+def goes_by_job(dtype: torch.dtype, operation: str) -> bool:
+    """Of the kinds `REDUCED`: by the network, or the ring where the job has no slots; else by Gloo, over TCP.
 
-    JOB = "job"
-    GLOO = "gloo"
-
-
-def route(dtype: torch.dtype, operation: str) -> Route:
-    """Of the kinds `REDUCED`. Broadcast, all_gather and barrier go by the job, whatever the type."""
-    return Route.JOB if dtype in SUMMED and operation in _OPERATIONS else Route.GLOO
+    Broadcast, all_gather and barrier go by the job, whatever the type.
+    """
+    return dtype in SUMMED and operation in _OPERATIONS
 
 
 def operation_of(op: Any) -> str:
@@ -54,7 +49,7 @@ class Routes:
         """The agent's; None where Gloo has to. TypeError where neither can."""
         operation = operation_of(op)
         for tensor in tensors:
-            if route(tensor.dtype, operation) is Route.GLOO:
+            if not goes_by_job(tensor.dtype, operation):
                 _require_added(kind, tensors, operation)
                 self._tell(f"{kind} {str(tensor.dtype).removeprefix('torch.')} {operation}")
                 return None

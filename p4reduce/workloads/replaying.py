@@ -18,10 +18,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.front_first import FrontFirst
@@ -33,58 +32,8 @@ _NS: Final = 1e-9
 _TOUCHING_S: Final = 50e-6  # waits that are no further apart are one
 
 
-class Clock(Protocol):
-    """Time, as a replay needs it."""
-
-    def now(self) -> float:
-        """Seconds."""
-        ...
-
-    def sleep_until(self, due: float) -> None:
-        """Return at `due`, or at once if that is past."""
-        ...
-
-    def wait(self, future: Future[None]) -> None:
-        """Return when it is done; raise what it raises."""
-        ...
-
-
-class Buffers(Protocol):
-    """A worker's gradients, a buffer a bucket, as `gradients.Gradients` has them."""
-
-    def fits(self, sizes: Sequence[int], dtype: np.dtype[Any], *, over_16_bits: bool = False) -> bool:
-        """Whether it has buffers of just these sizes, of this type."""
-        ...
-
-    def buffer(self, bucket: int) -> NDArray[Any]:
-        """A bucket's memory, to be summed."""
-        ...
-
-    def renew(self, bucket: int, iteration: int) -> None:
-        """Write the gradients of `iteration`."""
-        ...
-
-    def check_all(self) -> None:
-        """VerificationError where a sum was wrong."""
-        ...
-
-
-class MakeBuffers(Protocol):
-    """`gradients.Gradients`, or what has its arguments."""
-
-    def __call__(
-        self,
-        sizes: Sequence[int],
-        *,
-        rank: int,
-        world_size: int,
-        dtype: np.dtype[Any],
-        over_16_bits: bool = False,
-    ) -> Buffers: ...
-
-
-class RealClock:
-    """The machine's monotonic clock, which all processes on it share."""
+class Clock:
+    """The machine's monotonic clock, which all processes on it share; a simulated one goes in its place."""
 
     def now(self) -> float:
         """Seconds since the machine started."""
@@ -161,10 +110,10 @@ class Player:
     On a simulated clock, `make_buffers` may give what takes no memory.
     """
 
-    def __init__(self, clock: Clock | None = None, *, make_buffers: MakeBuffers = Gradients) -> None:
-        self._clock = clock or RealClock()
+    def __init__(self, clock: Clock | None = None, *, make_buffers: type[Gradients] = Gradients) -> None:
+        self._clock = clock or Clock()
         self._make_buffers = make_buffers
-        self._gradients: Buffers | None = None
+        self._gradients: Gradients | None = None
         self._iteration = 0  # over all replays: each has gradients of its own
 
     def replay(
@@ -210,7 +159,9 @@ class Player:
             "retransmissions": None if resent is None or resent_after is None else resent_after - resent,
         }
 
-    def _prepared(self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any], *, over_16_bits: bool) -> Buffers:
+    def _prepared(
+        self, plan: Plan, reducer: Reducer, dtype: np.dtype[Any], *, over_16_bits: bool
+    ) -> Gradients:
         found = self._gradients
         if found is None or not found.fits(plan.sizes, dtype, over_16_bits=over_16_bits):
             found = self._gradients = None  # there is no room for both
@@ -228,7 +179,7 @@ class _Play:
     """One replay."""
 
     def __init__(
-        self, plan: Plan, reducer: Reducer, gradients: Buffers, clock: Clock, *, first_iteration: int
+        self, plan: Plan, reducer: Reducer, gradients: Gradients, clock: Clock, *, first_iteration: int
     ) -> None:
         self.spans: list[Span] = []
         self.iterations: list[Iteration] = []

@@ -9,7 +9,6 @@ gradient to the type (half a unit in the last place), and the all-reduce stays w
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -111,70 +110,37 @@ def compare(
     """
     sums = np.load(record)
     network = Network()
-    _, test = load(seed=seed)
+    training, test = load(seed=seed)
     alone = Descent(network.initial(seed=seed))
     together = Descent(network.initial(seed=seed))
-    worst = 0.0
-    kind = dtype_of(dtype)
-    over_16_bits = wire == Wire.HALF and kind == np.float32
-    for error, bound in _steps(
-        sums,
-        alone,
-        together,
-        network,
-        world_size=world_size,
-        seed=seed,
-        dtype=kind,
-        over_16_bits=over_16_bits,
-        by_ring=by_ring,
-    ):
-        worst = max(worst, error / bound)
-    distance = np.abs(alone.parameters - together.parameters).max() / np.abs(alone.parameters).max()
-    return Reference(
-        accuracy=network.accuracy(alone.parameters, test),
-        worst_share=worst,
-        parameter_distance=float(distance),
-    )
-
-
-def _steps(
-    sums: NDArray[np.float32],
-    alone: Descent,
-    together: Descent,
-    network: Network,
-    *,
-    world_size: int,
-    seed: int,
-    dtype: np.dtype[Any],
-    over_16_bits: bool,
-    by_ring: bool,
-) -> Iterator[tuple[float, float]]:
-    """Take both trainings through all steps; the largest error of each sum, and its bound."""
-    training, _ = load(seed=seed)
     shards = [training.shard(rank, world_size) for rank in range(world_size)]
-    info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
+    kind = dtype_of(dtype)
+    info = ml_dtypes.finfo(kind)  # type: ignore[no-untyped-call]
     unit, least = float(info.eps) / 2, float(info.smallest_subnormal) / 2
-    half = (Wire.HALF if over_16_bits else Wire.FULL).halves(dtype)
-    owed = 0.0
+    over_16_bits = wire == Wire.HALF and kind == np.float32
+    half = (Wire.HALF if over_16_bits else Wire.FULL).halves(kind)
+    worst = owed = 0.0
     for recorded in sums:
         parts: list[Floats] = [network.gradient(together.parameters, shard) for shard in shards]
         exact = network.gradient(together.parameters, training)
         summed = recorded.astype(np.float64)
-        sent = [round_once(part, dtype).astype(np.float64) for part in parts]
+        sent = [round_once(part, kind).astype(np.float64) for part in parts]
         largest = max(float(np.abs(part).max()) for part in sent)
         largest += owed  # by each rank, from the step before
         bound = world_size * owed + error_bound(
-            largest,
-            world_size=world_size,
-            dtype=dtype,
-            half=half,
-            racks=world_size,
+            largest, world_size=world_size, dtype=kind, half=half, racks=world_size
         )
         if by_ring:
             bound = max(bound, (world_size - 1) * unit * float(np.sum(np.abs(sent), axis=0).max()))
         owed = _OWED * largest if over_16_bits else 0.0
         magnitudes = float(np.sum(np.abs(parts), axis=0).max())
         rounding = magnitudes * (unit + _REORDERING) + world_size * least
-        yield float(np.abs(summed - exact).max()), bound + rounding
+        worst = max(worst, float(np.abs(summed - exact).max()) / (bound + rounding))
         together.step(summed / len(training))
         alone.step(network.gradient(alone.parameters, training) / len(training))
+    distance = np.abs(alone.parameters - together.parameters).max() / np.abs(alone.parameters).max()
+    return Reference(
+        accuracy=network.accuracy(alone.parameters, test),
+        worst_share=worst,
+        parameter_distance=float(distance),
+    )

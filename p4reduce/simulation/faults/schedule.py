@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
@@ -21,7 +20,7 @@ from controller.api.errors import InvalidRequestError
 from controller.api.messages import JobSpec, Mode
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, ConfigError, Spread
 from controller.orchestration.planning import check_qps, check_spec
-from host_agent.quantisation import BFLOAT16
+from host_agent.quantisation import ELEMENT_TYPES
 from host_agent.wire.aggregation import Reduction
 from host_agent.wire.psn import PSN_MASK
 from p4reduce.simulation.cases import Case
@@ -29,12 +28,7 @@ from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.network import fabric_config
 from p4src import MAX_RANKS, MAX_SLOTS
 
-DTYPES: dict[str, np.dtype[Any]] = {
-    "int32": np.dtype(np.int32),
-    "float32": np.dtype(np.float32),
-    "float16": np.dtype(np.float16),
-    "bfloat16": BFLOAT16,
-}
+DTYPES = {str(dtype): dtype for dtype in ELEMENT_TYPES}
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
 ON_WORKERS = ("worker-kill", "worker-pause", "session-cut")

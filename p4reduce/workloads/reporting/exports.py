@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, TextIO
 
+from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.verdict import verdict
@@ -56,7 +57,7 @@ def summary(run: Run) -> dict[str, Any]:
         "headline": found.headline,
         "reasons": list(found.reasons),
         "cautions": list(found.cautions),
-        "textbook_bound": reading.textbook_bound(reading.workers(run)),
+        "textbook_bound": ring_to_in_network(reading.workers(run)),
         "rate_bound": reading.rate_bound(run),
         "strategies": [dict(zip(STRATEGIES, row, strict=True)) for row in _strategies(run)],
         "run": run.as_json(),

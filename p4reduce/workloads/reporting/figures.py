@@ -9,6 +9,7 @@ import html
 from collections.abc import Sequence
 from typing import Any, Final
 
+from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.quantities import rate, seconds, share, times
 from p4reduce.workloads.reporting.reading import name_of
@@ -44,7 +45,7 @@ def speedups(run: Run) -> Figure | None:
         return None
     results = _upwards(run)
     workers = reading.workers(run)
-    bound = reading.textbook_bound(workers)
+    bound = ring_to_in_network(workers)
     ratios = [ring.median_s / result.median_s for result in results]
     bars = _bars(results, ratios)
     dots = _dots(results, [[ring.median_s / value for value in result.seconds] for result in results], "×")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.markup import Markup, element
 from p4reduce.workloads.reporting.quantities import count, rate, seconds, share, size, times
@@ -70,7 +71,7 @@ def _cards(run: Run) -> list[Markup]:
     cards = []
     against = reading.speedup(run, shown)
     if against is not None and shown is not ring:
-        bound = reading.textbook_bound(shown.workers)
+        bound = ring_to_in_network(shown.workers)
         cards.append(_card("against ring", f"{times(against)}×", f"2(N−1)/N = {times(bound)}"))
     what = "iteration" if run.workload is not None else "all-reduce"
     beside = f"ring {seconds(ring.median_s)}" if ring is not None and ring is not shown else name

@@ -70,11 +70,6 @@ def speedup(run: Run, result: Result) -> float | None:
     return ring.median_s / result.median_s if ring is not None else result.speedup_over_ring
 
 
-def textbook_bound(workers: int) -> float:
-    """2(N-1)/N: tensors that a ring sends over each link [Patarasuk and Yuan, 2009]; in-network sends one."""
-    return 2 * (workers - 1) / workers
-
-
 def rate_bound(run: Run, result: Result | None = None) -> float | None:
     """The speed-up over ring that these links allow `result` (in-network): not the textbook's where uplinks
     are narrow, or channels between GPUs slow."""

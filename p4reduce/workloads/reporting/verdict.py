@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.hierarchy import threshold_k
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.quantities import count, seconds, share, size, times
@@ -79,7 +80,7 @@ def _headline(run: Run, switched: Result, rival: Result, gain: float) -> str:
             f"In-network aggregation pays {here}: "
             f"{times(gain)} times as fast as {name} with {workers} workers"
         )
-        bound = reading.textbook_bound(workers)
+        bound = ring_to_in_network(workers)
         if rival.strategy in RINGS and workers > 2 and run.workload is None and not _latency_bound(switched):
             return f"{text}, where 2(N−1)/N = {times(bound)} is the most that saved bytes can give."
         return f"{text}."
@@ -276,7 +277,7 @@ def _others_reason(run: Run, switched: Result, rival: Result) -> list[str]:
 
 
 def _beyond_bytes(switched: Result, ring: Result) -> bool:
-    bound = NOTICEABLE * reading.textbook_bound(switched.workers)
+    bound = NOTICEABLE * ring_to_in_network(switched.workers)
     known = ring.fraction_of_link_bound is not None and not _latency_bound(switched)
     return known and ring.median_s / switched.median_s > bound
 

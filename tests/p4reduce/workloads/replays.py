@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from p4reduce.workloads.gradients import PERIOD, summands
 from p4reduce.workloads.references import Racks
+from p4reduce.workloads.replaying import Clock
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time goes on only where somebody waits for it."""
 
     def __init__(self) -> None:
