@@ -129,6 +129,7 @@ def _conversions(dtype: str) -> Iterator[tuple[str, str, int, Work]]:
     native, n, kind = library(), KERNEL_ELEMENTS, ELEMENT_TYPES[FLOATS[dtype]]
     array = np.random.default_rng(1).standard_normal(n).astype(FLOATS[dtype])
     result, wire, exponents = np.empty_like(array), np.empty(4 * n, np.uint8), np.empty(n, np.uint8)
+    starts = np.arange(0, n, BLOCK, dtype=np.uint64)
 
     def of(name: str, function: str, *arguments: Any) -> tuple[str, str, int, Work]:
         def work() -> None:
@@ -137,7 +138,7 @@ def _conversions(dtype: str) -> Iterator[tuple[str, str, int, Work]]:
 
         return name, dtype, array.nbytes, work
 
-    yield of("exponents", "p4r_block_exponents", kind, array, n, BLOCK, exponents)
+    yield of("exponents", "p4r_exponents_of_blocks", kind, array, starts, starts.size, n, exponents)
     if dtype == "float32":
         yield of("to 32 bits", "p4r_encode_lanes", kind, 0, array, n, wire, 20, 0)
         yield of("from 32 bits", "p4r_decode_lanes", kind, 0, wire, n, result, 20, 1, 0)

@@ -8,12 +8,10 @@
 #include "driver.h"
 #include "endpoint.h"
 #include "icrc.h"
-#include "keep.h"
 #include "link.h"
 #include "messages.h"
 #include "monitor.h"
 #include "p4r.h"
-#include "quantise.h"
 
 struct p4r_endpoint {
     explicit p4r_endpoint(const p4r_config &config) : machine(config) {}
@@ -200,47 +198,4 @@ size_t p4r_messages_state(p4r_link *link, uint8_t *buffer, size_t capacity) {
 
 uint32_t p4r_crc32(uint32_t crc, const void *data, size_t length) {
     return p4r::crc32(crc, static_cast<const uint8_t *>(data), length);
-}
-
-void p4r_encode_lanes(int element_type, int ordered, const void *source, size_t n, void *lanes, int exponent,
-                      int invert) {
-    p4r::encode_lanes(element_type, ordered != 0, source, n, static_cast<uint8_t *>(lanes), exponent, invert != 0);
-}
-
-void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target, int exponent,
-                      uint32_t divisor, int invert) {
-    p4r::decode_lanes(element_type, ordered != 0, static_cast<const uint8_t *>(lanes), n, target, exponent, divisor,
-                      invert != 0);
-}
-
-void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent) {
-    p4r::encode_half(element_type, source, n, static_cast<uint8_t *>(lanes), exponent);
-}
-
-void p4r_decode_half(int element_type, const void *lanes, size_t n, void *target, int exponent, uint32_t divisor) {
-    p4r::decode_half(element_type, static_cast<const uint8_t *>(lanes), n, target, exponent, divisor);
-}
-
-void p4r_leave_residual(void *values, size_t n, int exponent) { p4r::leave_residual(values, n, exponent); }
-
-void p4r_block_exponents(int element_type, const void *source, size_t n, size_t block, void *exponents) {
-    const size_t size = element_type == P4R_FLOAT32 ? 4 : 2;
-    for (size_t at = 0; at < n; at += block)
-        static_cast<uint8_t *>(exponents)[at / block] = p4r::block_exponent(
-            element_type, static_cast<const uint8_t *>(source) + at * size, std::min(block, n - at));
-}
-
-void p4r_keep(const void *source, size_t bytes, void *target) { p4r::keep(source, bytes, target); }
-
-void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n) {
-    p4r::fold(fold, element_type, target, source, n);
-}
-
-void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
-                  void *target) {
-    p4r::sum_rows(element_type, rows, stride, count, n, divisor, target);
-}
-
-void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
-    p4r::divide(element_type, target, n, divisor);
 }

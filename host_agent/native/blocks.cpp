@@ -85,9 +85,9 @@ void Blocks::encode(const p4r_operation &op, uint32_t index, uint32_t start, uin
         if (exponent == 0 || exponent == kSpecial)
             memset(to, 0, size_t{n} * width);
         else if (op.switch_op == P4R_SUM_HALF)
-            encode_half(op.element_type, from, n, to, scale(exponent));
+            p4r_encode_half(op.element_type, from, n, to, scale(exponent));
         else
-            encode_lanes(op.element_type, false, from, n, to, scale(exponent), false);
+            p4r_encode_lanes(op.element_type, false, from, n, to, scale(exponent), false);
     });
 }
 
@@ -102,13 +102,13 @@ void Blocks::decode(const p4r_operation &op, uint32_t index, uint32_t start, uin
         else if (exponent == 0)
             memset(to, 0, size_t{n} * op.element_size);
         else if (op.switch_op == P4R_SUM_HALF)
-            decode_half(op.element_type, from, n, to, scale(exponent), op.divisor);
+            p4r_decode_half(op.element_type, from, n, to, scale(exponent), op.divisor);
         else
-            decode_lanes(op.element_type, false, from, n, to, scale(exponent), op.divisor, false);
+            p4r_decode_lanes(op.element_type, false, from, n, to, scale(exponent), op.divisor, false);
         // The sum is there, and so has everybody's contribution been: nothing has to be sent again from here.
         if (op.residual && exponent != 0 && exponent != kSpecial)
-            leave_residual(static_cast<uint8_t *>(const_cast<void *>(op.send)) + element * op.element_size, n,
-                           scale(exponent));
+            p4r_leave_residual(static_cast<uint8_t *>(const_cast<void *>(op.send)) + element * op.element_size, n,
+                               scale(exponent));
     });
 }
 

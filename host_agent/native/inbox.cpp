@@ -167,11 +167,11 @@ void Inbox::deliver(Work &work, uint32_t message_index, uint32_t offset, const u
     else if (op.switch_op == P4R_MAX_HALF)
         decode_ordered_half(payload, count, target, op.invert != 0);
     else if (is_aggregated(op))
-        decode_lanes(op.element_type, is_ordered(op), payload, count, target, 0, op.divisor, op.invert != 0);
+        p4r_decode_lanes(op.element_type, is_ordered(op), payload, count, target, 0, op.divisor, op.invert != 0);
     else if (op.arrival == P4R_STORE)
         memcpy(target, payload, size_t{count} * element_bytes);
     else
-        fold(op.arrival, op.element_type, target, payload, count);
+        p4r_fold(op.arrival, op.element_type, target, payload, count);
 }
 
 bool Inbox::deliver_early() {

@@ -1,5 +1,3 @@
-#include "keep.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -7,6 +5,8 @@
 #if defined(__SSE2__)
 #include <emmintrin.h>
 #endif
+
+#include "p4r.h"
 
 namespace p4r {
 namespace {
@@ -29,18 +29,17 @@ void stream(uint8_t *target, const uint8_t *source, size_t bytes) {
 }
 
 }  // namespace
+}  // namespace p4r
 
-void keep(const void *source, size_t bytes, void *target) {
+void p4r_keep(const void *source, size_t bytes, void *target) {
     const auto *in = static_cast<const uint8_t *>(source);
     auto *out = static_cast<uint8_t *>(target);
-    if (bytes < kStreamed) {
+    if (bytes < p4r::kStreamed) {
         memcpy(out, in, bytes);
         return;
     }
-    stream(out, in, bytes);
+    p4r::stream(out, in, bytes);
 #if defined(__SSE2__)
     _mm_sfence();
 #endif
 }
-
-}  // namespace p4r

@@ -87,8 +87,8 @@ void p4r_encode_blocks(int element_type, const void *source, const uint64_t *sta
             memset(to, 0, n * sizeof *to);
             return;
         }
-        encode_lanes(element_type, false, static_cast<const uint8_t *>(source) + at * width, n,
-                     reinterpret_cast<uint8_t *>(to), most + kBias - exponents[i], false);
+        p4r_encode_lanes(element_type, false, static_cast<const uint8_t *>(source) + at * width, n, to,
+                         most + kBias - exponents[i], false);
         swap_words(to, to, n);
     });
 }
@@ -106,8 +106,8 @@ void p4r_decode_blocks(int element_type, const void *source, const uint64_t *sta
         for (uint64_t done = 0; done < n; done += kAtOnce) {
             const size_t some = std::min<uint64_t>(kAtOnce, n - done);
             swap_words(lanes, static_cast<const uint32_t *>(source) + at + done, some);
-            decode_lanes(element_type, false, reinterpret_cast<const uint8_t *>(lanes), some, to + done * width,
-                         most + kBias - exponents[i], divisor, false);
+            p4r_decode_lanes(element_type, false, lanes, some, to + done * width, most + kBias - exponents[i], divisor,
+                             false);
         }
     });
 }

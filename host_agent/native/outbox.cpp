@@ -84,7 +84,7 @@ void Outbox::write(const Outgoing &sent, uint32_t offset, uint32_t bytes, uint8_
         else if (op.switch_op == P4R_MAX_HALF)
             encode_ordered_half(op.element_type, source, count, target, op.invert != 0);
         else if (is_aggregated(op))
-            encode_lanes(op.element_type, is_ordered(op), source, count, target, 0, op.invert != 0);
+            p4r_encode_lanes(op.element_type, is_ordered(op), source, count, target, 0, op.invert != 0);
         else
             memcpy(target, source, size_t{count} * element_bytes);
     }

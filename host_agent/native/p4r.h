@@ -197,9 +197,6 @@ P4R_EXPORT void p4r_decode_half(int element_type, const void *lanes, size_t n, v
                                 uint32_t divisor);
 // float32s, to what these two leave of them.
 P4R_EXPORT void p4r_leave_residual(void *values, size_t n, int exponent);
-// Of each `block` of floats, the exponent field of a float32 as large as the largest: 255 where an Inf or NaN is among
-// them, 0 where all are 0, and 1 for what is less than a normal number.
-P4R_EXPORT void p4r_block_exponents(int element_type, const void *source, size_t n, size_t block, void *exponents);
 // A copy past the caches.
 P4R_EXPORT void p4r_keep(const void *source, size_t bytes, void *target);
 // target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
@@ -215,6 +212,8 @@ P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t di
 P4R_EXPORT int p4r_counter_wait(const uint32_t *counter, uint32_t value, int64_t timeout_ns);  // 1: it has reached it
 P4R_EXPORT void p4r_counter_set(uint32_t *counter, uint32_t value);
 // Blocks of floats; `starts`, in elements, of each, `end` that of the last. `source` and `target` begin with the first.
+// Exponents are the fields of float32s as large as the blocks' largest numbers: 255 where an Inf or NaN is there, 0
+// where all are 0, and 1 for what is less than a normal number.
 P4R_EXPORT void p4r_exponents_of_blocks(int element_type, const void *source, const uint64_t *starts, size_t blocks,
                                         uint64_t end, uint8_t *exponents);
 // To rint(x * 2^(most + 126 - exponent)), 0 where the exponent is 0 or 255; and back: divided, rounded once.

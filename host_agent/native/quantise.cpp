@@ -283,56 +283,6 @@ size_t element_bytes(int element_type) { return is_half(element_type) ? 2 : 4; }
 
 }  // namespace
 
-void encode_lanes(int element_type, bool ordered, const void *source, size_t n, uint8_t *lanes, int exponent,
-                  bool invert) {
-    const DefaultFloatMode mode;
-    const auto *in = static_cast<const uint8_t *>(source);
-    const uint32_t flip = invert ? ~0u : 0;
-    if (element_type == P4R_INT32) return encode_int32(in, n, lanes, flip);
-    const Scale scale(exponent);
-    const auto encode = [&](const uint8_t *floats, size_t count, uint8_t *target) {
-        if (ordered)
-            encode_ordered(floats, count, target, flip);
-        else
-            encode_float32(floats, count, target, scale.first, scale.second, flip);
-    };
-    if (!is_half(element_type)) return encode(in, n, lanes);
-    for (size_t i = 0; i < n; i += kBlock) {
-        float block[kBlock];
-        const size_t count = std::min(kBlock, n - i);
-        widen(element_type, in + 2 * i, count, block);
-        encode(bytes_of(block), count, lanes + 4 * i);
-    }
-}
-
-void decode_lanes(int element_type, bool ordered, const uint8_t *lanes, size_t n, void *target, int exponent,
-                  uint32_t divisor, bool invert) {
-    const DefaultFloatMode mode;
-    auto *out = static_cast<uint8_t *>(target);
-    const uint32_t flip = invert ? ~0u : 0;
-    if (element_type == P4R_INT32)
-        return divisor == 1 ? decode_int32(lanes, n, out, flip) : decode_int32_average(lanes, n, out, divisor, flip);
-    if (!ordered) divide_by_scale(&exponent, &divisor);
-    if (!is_half(element_type)) {
-        if (ordered) return decode_ordered(lanes, n, out, flip);
-        if (divisor == 1 && exponent >= -95 && exponent <= 126)
-            return decode_float32(lanes, n, out, std::ldexp(1.0f, -exponent), flip);
-    }
-    for (size_t i = 0; i < n; i += kBlock) {
-        const size_t count = std::min(kBlock, n - i);
-        uint8_t *block_target = out + element_bytes(element_type) * i;
-        if (ordered) {
-            float block[kBlock];
-            decode_ordered(lanes + 4 * i, count, bytes_of(block), flip);
-            narrow(element_type, block, count, block_target);
-        } else {
-            double block[kBlock];
-            decode_double(lanes + 4 * i, count, block, std::ldexp(1.0, -exponent), divisor, flip);
-            round_doubles(element_type, block, count, block_target);
-        }
-    }
-}
-
 void encode_ordered_half(int element_type, const void *source, size_t n, uint8_t *lanes, bool invert) {
     const uint16_t infinity = element_type == P4R_FLOAT16 ? 0x7c00 : 0x7f80;
     order_halves(static_cast<const uint8_t *>(source), n, lanes, infinity, invert ? 0xffff : 0);
@@ -344,69 +294,6 @@ void decode_ordered_half(const uint8_t *lanes, size_t n, void *target, bool inve
     memcpy(out, lanes, 2 * n);
     swap_halves(out, n);
     disorder_halves(out, n, out, invert ? 0xffff : 0);
-}
-
-void encode_half(int element_type, const void *source, size_t n, uint8_t *lanes, int exponent) {
-    const DefaultFloatMode mode;
-    const auto *in = static_cast<const uint8_t *>(source);
-    const Scale scale(exponent);
-    for (size_t i = 0; i < n; i += kBlock) {
-        float block[kBlock];
-        const size_t count = std::min(kBlock, n - i);
-        if (is_half(element_type))
-            widen(element_type, in + 2 * i, count, block);
-        else
-            memcpy(block, in + 4 * i, 4 * count);
-        scale_floats(block, count, scale.first, scale.second);
-        float32_to_float16(block, count, lanes + 2 * i);
-        swap_halves(lanes + 2 * i, count);
-    }
-}
-
-void decode_half(int element_type, const uint8_t *lanes, size_t n, void *target, int exponent, uint32_t divisor) {
-    const DefaultFloatMode mode;
-    auto *out = static_cast<uint8_t *>(target);
-    const size_t element = element_bytes(element_type);
-    divide_by_scale(&exponent, &divisor);
-    const Scale scale(-exponent);
-    for (size_t i = 0; i < n; i += kBlock) {
-        uint8_t swapped[2 * kBlock];
-        float block[kBlock];
-        const size_t count = std::min(kBlock, n - i);
-        memcpy(swapped, lanes + 2 * i, 2 * count);
-        swap_halves(swapped, count);
-        float16_to_float32(swapped, count, block);
-        if (divisor != 1) {
-            double values[kBlock];
-            divide_to_double(bytes_of(block), count, values, std::ldexp(static_cast<double>(divisor), exponent));
-            round_doubles(element_type, values, count, out + element * i);
-            continue;
-        }
-        // Eleven bits: exact, but for what is beyond the smallest or largest number of the element type.
-        scale_floats(block, count, scale.first, scale.second);
-        if (is_half(element_type))
-            narrow(element_type, block, count, out + 2 * i);
-        else
-            memcpy(out + 4 * i, block, 4 * count);
-    }
-}
-
-// float32s become what encode_half and decode_half do not bring back of them; exactly.
-void leave_residual(void *values, size_t n, int exponent) {
-    const DefaultFloatMode mode;
-    auto *const out = static_cast<uint8_t *>(values);
-    const Scale up(exponent), down(-exponent);
-    for (size_t i = 0; i < n; i += kBlock) {
-        float block[kBlock];
-        uint8_t halves[2 * kBlock];
-        const size_t count = std::min(kBlock, n - i);
-        memcpy(block, out + 4 * i, 4 * count);
-        scale_floats(block, count, up.first, up.second);
-        float32_to_float16(block, count, halves);
-        float16_to_float32(halves, count, block);
-        scale_floats(block, count, down.first, down.second);
-        subtract_finite(out + 4 * i, block, count);
-    }
 }
 
 uint8_t block_exponent(int element_type, const void *source, size_t n) {
@@ -424,7 +311,127 @@ uint8_t block_exponent(int element_type, const void *source, size_t n) {
     return static_cast<uint8_t>(std::max(bits >> 23, bits != 0 ? 1u : 0u));
 }
 
-void fold(int fold, int element_type, void *target, const void *source, size_t n) {
+}  // namespace p4r
+
+using namespace p4r;
+
+void p4r_encode_lanes(int element_type, int ordered, const void *source, size_t n, void *lanes, int exponent,
+                      int invert) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(source);
+    auto *out = static_cast<uint8_t *>(lanes);
+    const uint32_t flip = invert ? ~0u : 0;
+    if (element_type == P4R_INT32) return encode_int32(in, n, out, flip);
+    const Scale scale(exponent);
+    const auto encode = [&](const uint8_t *floats, size_t count, uint8_t *target) {
+        if (ordered)
+            encode_ordered(floats, count, target, flip);
+        else
+            encode_float32(floats, count, target, scale.first, scale.second, flip);
+    };
+    if (!is_half(element_type)) return encode(in, n, out);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        widen(element_type, in + 2 * i, count, block);
+        encode(bytes_of(block), count, out + 4 * i);
+    }
+}
+
+void p4r_decode_lanes(int element_type, int ordered, const void *lanes, size_t n, void *target, int exponent,
+                      uint32_t divisor, int invert) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(lanes);
+    auto *out = static_cast<uint8_t *>(target);
+    const uint32_t flip = invert ? ~0u : 0;
+    if (element_type == P4R_INT32)
+        return divisor == 1 ? decode_int32(in, n, out, flip) : decode_int32_average(in, n, out, divisor, flip);
+    if (!ordered) divide_by_scale(&exponent, &divisor);
+    if (!is_half(element_type)) {
+        if (ordered) return decode_ordered(in, n, out, flip);
+        if (divisor == 1 && exponent >= -95 && exponent <= 126)
+            return decode_float32(in, n, out, std::ldexp(1.0f, -exponent), flip);
+    }
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t count = std::min(kBlock, n - i);
+        uint8_t *block_target = out + element_bytes(element_type) * i;
+        if (ordered) {
+            float block[kBlock];
+            decode_ordered(in + 4 * i, count, bytes_of(block), flip);
+            narrow(element_type, block, count, block_target);
+        } else {
+            double block[kBlock];
+            decode_double(in + 4 * i, count, block, std::ldexp(1.0, -exponent), divisor, flip);
+            round_doubles(element_type, block, count, block_target);
+        }
+    }
+}
+
+void p4r_encode_half(int element_type, const void *source, size_t n, void *lanes, int exponent) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(source);
+    auto *out = static_cast<uint8_t *>(lanes);
+    const Scale scale(exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        if (is_half(element_type))
+            widen(element_type, in + 2 * i, count, block);
+        else
+            memcpy(block, in + 4 * i, 4 * count);
+        scale_floats(block, count, scale.first, scale.second);
+        float32_to_float16(block, count, out + 2 * i);
+        swap_halves(out + 2 * i, count);
+    }
+}
+
+void p4r_decode_half(int element_type, const void *lanes, size_t n, void *target, int exponent, uint32_t divisor) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(lanes);
+    auto *out = static_cast<uint8_t *>(target);
+    const size_t element = element_bytes(element_type);
+    divide_by_scale(&exponent, &divisor);
+    const Scale scale(-exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        uint8_t swapped[2 * kBlock];
+        float block[kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        memcpy(swapped, in + 2 * i, 2 * count);
+        swap_halves(swapped, count);
+        float16_to_float32(swapped, count, block);
+        if (divisor != 1) {
+            double values[kBlock];
+            divide_to_double(bytes_of(block), count, values, std::ldexp(static_cast<double>(divisor), exponent));
+            round_doubles(element_type, values, count, out + element * i);
+            continue;
+        }
+        // Eleven bits: exact, but for what is beyond the smallest or largest number of the element type.
+        scale_floats(block, count, scale.first, scale.second);
+        if (is_half(element_type))
+            narrow(element_type, block, count, out + 2 * i);
+        else
+            memcpy(out + 4 * i, block, 4 * count);
+    }
+}
+
+void p4r_leave_residual(void *values, size_t n, int exponent) {
+    const DefaultFloatMode mode;
+    auto *const out = static_cast<uint8_t *>(values);
+    const Scale up(exponent), down(-exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        float block[kBlock];
+        uint8_t halves[2 * kBlock];
+        const size_t count = std::min(kBlock, n - i);
+        memcpy(block, out + 4 * i, 4 * count);
+        scale_floats(block, count, up.first, up.second);
+        float32_to_float16(block, count, halves);
+        float16_to_float32(halves, count, block);
+        scale_floats(block, count, down.first, down.second);
+        subtract_finite(out + 4 * i, block, count);
+    }
+}
+
+void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n) {
     const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     const auto *in = static_cast<const uint8_t *>(source);
@@ -440,8 +447,8 @@ void fold(int fold, int element_type, void *target, const void *source, size_t n
     }
 }
 
-void sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
-              void *target) {
+void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n, uint32_t divisor,
+                  void *target) {
     const DefaultFloatMode mode;
     const auto *in = static_cast<const uint8_t *>(rows);
     const size_t element = element_bytes(element_type);
@@ -466,7 +473,7 @@ void sum_rows(int element_type, const void *rows, size_t stride, size_t count, s
     }
 }
 
-void divide(int element_type, void *target, size_t n, uint32_t divisor) {
+void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
     const DefaultFloatMode mode;
     auto *out = static_cast<uint8_t *>(target);
     if (element_type == P4R_INT32) return divide_each<int32_t>(out, n, divisor);
@@ -485,5 +492,3 @@ void divide(int element_type, void *target, size_t n, uint32_t divisor) {
         round_doubles(element_type, quotients, count, block_target);
     }
 }
-
-}  // namespace p4r

@@ -129,7 +129,6 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_encode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int)),
     "p4r_decode_half": (None, (c_int, c_void_p, c_size_t, c_void_p, c_int, c_uint32)),
     "p4r_leave_residual": (None, (c_void_p, c_size_t, c_int)),
-    "p4r_block_exponents": (None, (c_int, c_void_p, c_size_t, c_size_t, c_void_p)),
     "p4r_keep": (None, (c_void_p, c_size_t, c_void_p)),
     "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
     "p4r_sum_rows": (None, (c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_uint32, c_void_p)),
