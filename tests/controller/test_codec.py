@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import cache
 from ipaddress import IPv4Address
 from typing import Any, get_args
 
@@ -33,6 +34,7 @@ WORKERS = st.builds(Worker, rank=NUMBERS, qpn_out=NUMBERS, psn_out=NUMBERS, qpn_
 OPTIONAL = st.none() | NUMBERS
 
 
+@cache
 def said(kind: Any) -> st.SearchStrategy[Any]:
     """Any message of a class, by the types of its fields."""
     by_type: dict[str, st.SearchStrategy[Any]] = {

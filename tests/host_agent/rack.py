@@ -76,7 +76,7 @@ class Worker:
 
     def is_over(self) -> bool:
         """Its program has ended, and all that it sent is acknowledged."""
-        return self.done and self.endpoint.progress().operations == 0
+        return self.done and self.endpoint.position().operations == 0
 
 
 class CheckedSwitch(SwitchModel):
@@ -89,7 +89,7 @@ class CheckedSwitch(SwitchModel):
         if slot.tag is not None and slot.tag[0] == tag[0]:
             self.reused_slots += 1
             old = slot.tag[1]
-            received = [worker.endpoint.progress().received_messages for worker in self.workers]
+            received = [worker.endpoint.position().received_messages for worker in self.workers]
             lacking = [rank for rank, count in enumerate(received) if count <= old]
             if lacking or len(slot.ranks) < job.contributors:
                 raise InvariantError(
