@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.executors import executor_of, require_workers
 from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import JsonFile, parse_bytes, parse_rate
 from p4reduce.cli.runs import command_line, refuse_given
@@ -100,7 +101,6 @@ def scale(
     modelled and what is not.
     """
     from p4reduce.scale import findings, tables
-    from p4reduce.scale.executors import executor_of, require_workers
     from p4reduce.scale.fabric import Fabric, Framing
     from p4reduce.scale.sweep import Cell, run_all
     from p4reduce.workloads.errors import WorkloadError

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import pytest
 
 from p4reduce.scale import findings
+from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.sweep import Cell, Outcome, run, run_all
 from p4reduce.workloads import hierarchy
 from p4reduce.workloads.errors import WorkloadError
@@ -60,6 +61,18 @@ def test_any_executor_gives_the_same_in_the_same_order() -> None:
     with ThreadPoolExecutor(3) as threads, ProcessPoolExecutor(2) as processes:
         for executor in (threads, processes):
             assert numbers(run_all(cells, executor)) == numbers(here)
+
+
+def test_a_cell_that_fails_ends_the_sweep() -> None:
+    class Broken(Fabric):
+        def capacities(self) -> dict[object, float]:
+            raise ArithmeticError("no links")
+
+    good = fabric(hosts=4, gpus_per_host=2)
+    broken = Broken(**{name: getattr(good, name) for name in good.__dataclass_fields__})
+    cells = [Cell(what=1 << 20, strategy=names.FLAT_RING, fabric=each) for each in (good, broken)]
+    with pytest.raises(ArithmeticError, match="no links"):
+        run_all(cells)
 
 
 def test_bus_bandwidth_is_what_a_ring_would_have_to_carry() -> None:
