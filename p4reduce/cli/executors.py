@@ -10,12 +10,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 from p4reduce.workloads.errors import WorkloadError
 
 MAX_PROCESSES: Final = 256
 _CONNECT_S: Final = 15
+_OURS: Final = "p4reduce"
 _SAY: Final = "say how many processes (2), or where a Dask scheduler is (dask://127.0.0.1:8786)"
 _HELD_BACK: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
@@ -95,14 +97,36 @@ def _end_with(reader: int) -> None:
 
 @contextmanager
 def _client(address: str) -> Iterator[Executor]:
+    dask = _dask()
     try:
-        client = _dask().Client(f"tcp://{address}", timeout=_CONNECT_S)
+        client = dask.Client(f"tcp://{address}", timeout=_CONNECT_S)
     except (OSError, ValueError) as error:
         raise WorkloadError(
             f"no Dask scheduler answers at {address}: start one with 'dask scheduler'"
         ) from error
     with client:
-        yield client.get_executor()
+        _require_the_same(client, address)
+        try:
+            yield client.get_executor()
+        except dask.KilledWorker as error:
+            raise WorkloadError(
+                f"workers of the scheduler at {address} were killed, maybe for want of memory: {error}"
+            ) from error
+
+
+def _require_the_same(client: Any, address: str) -> None:
+    """What cannot be read there would be waited for without end."""
+    try:
+        there = {client.run_on_scheduler(version, _OURS), *client.run(version, _OURS).values()}
+    except PackageNotFoundError as error:
+        raise WorkloadError(
+            f"the scheduler at {address}, or a worker of it, has no p4reduce: install it there, too"
+        ) from error
+    if others := there - {version(_OURS)}:
+        raise WorkloadError(
+            f"the scheduler at {address}, or a worker of it, has p4reduce {', '.join(sorted(others))}: "
+            f"install {version(_OURS)} there, as here"
+        )
 
 
 def _dask() -> Any:

@@ -122,6 +122,28 @@ class TestDask:
             there = summary("--workers", cluster.scheduler_address.replace("tcp://", "dask://"))
         assert there == summary()
 
+    def test_what_goes_wrong_there_is_said(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        import dask
+        from distributed import LocalCluster
+
+        def ask(address: str) -> None:
+            with executor_of(address) as executor:
+                assert executor is not None
+                executor.submit(os._exit, 1).result()
+
+        with (
+            dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+            LocalCluster(
+                n_workers=1, threads_per_worker=1, dashboard_address=None, local_directory=str(tmp_path)
+            ) as cluster,
+        ):
+            address = cluster.scheduler_address.replace("tcp://", "dask://")
+            with pytest.raises(WorkloadError, match="were killed, maybe for want of memory"):
+                ask(address)
+            monkeypatch.setattr("p4reduce.cli.executors._OURS", "of-no-distribution")
+            with pytest.raises(WorkloadError, match="has no p4reduce: install it there, too"):
+                ask(address)
+
     def test_where_no_scheduler_is_it_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("p4reduce.cli.executors._CONNECT_S", 1)
         with socket.socket() as free:
