@@ -150,7 +150,7 @@ def main() -> None:
             rows += measure(part, k, console=console, **how)
             console.print(show(rows[-len(names.OF_SEVERAL_GPUS) :]))
     found = crossing(rows)
-    expected = threshold_k(Shape(hosts=HOSTS, gpus_per_host=GPUS, k=1.0), pipelined=False)
+    expected = threshold_k(names.HIERARCHICAL_PHASES, Shape(hosts=HOSTS, gpus_per_host=GPUS, k=1.0))
     said = "at no measured k" if found is None else f"from k = {found:.2f}"
     console.print(f"phases one after the other beat the flat ring {said}; by formula from k = {expected:.2f}")
     command.write(arguments.json, {"rows": rows, "crossing_k": found, "crossing_k_by_formula": expected})

@@ -34,11 +34,11 @@ def choose_strategies(
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
     from p4reduce.workloads.compare import possible
-    from p4reduce.workloads.strategies.names import strategies_of
+    from p4reduce.workloads.strategies.names import ALL, OF_SEVERAL_GPUS, strategies_of
 
     named = given is not None and given.strip().lower() != "all"
-    usual = DEFAULT_STRATEGIES if gpus_per_host == 1 else _OF_SEVERAL_GPUS
-    chosen = strategies_of(usual if given is None else given, gpus_per_host=gpus_per_host)
+    usual, there = (DEFAULT_STRATEGIES, ALL) if gpus_per_host == 1 else (_OF_SEVERAL_GPUS, OF_SEVERAL_GPUS)
+    chosen = strategies_of(usual if given is None else given, there)
     return possible(chosen, asked=named, dtype=dtype)
 
 

@@ -54,27 +54,27 @@ def winners(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def threshold(outcomes: Sequence[Outcome]) -> str | None:
-    """From which k on `hierarchical` beats the flat ring by the formula; None where nobody asks."""
+    """From which k on sums by planes beat the flat ring by the formula; None where nobody asks."""
     chosen = {one.cell.strategy for one in outcomes}
-    if not {names.HIERARCHICAL, names.FLAT_RING} <= chosen:
+    if names.FLAT_RING not in chosen or chosen.isdisjoint({names.HIERARCHICAL, names.HIERARCHICAL_PHASES}):
         return None
     shapes = list(dict.fromkeys(one.cell.fabric.shape for one in outcomes))
     if shapes[0].gpus_per_host == 1:
         return None
     said = ", ".join(
-        f"{hierarchy.threshold_k(shape, pipelined=False):.2f} ({shape.gpus} GPUs)"
+        f"{hierarchy.threshold_k(names.HIERARCHICAL_PHASES, shape):.2f} ({shape.gpus} GPUs)"
         for shape in ([shapes[0], shapes[-1]] if len(shapes) > 1 else shapes)
     )
     return (
-        f"Formula: hierarchical beats flat-ring from k = {said} on with its phases one after the other, in a "
-        f"pipeline at any k. Here k = {shapes[0].k:g}."
+        f"Formula: hierarchical-phases beats flat-ring from k = {said} on, hierarchical at any k. "
+        f"Here k = {shapes[0].k:g}."
     )
 
 
 def cautions(outcomes: Sequence[Outcome]) -> list[str]:
     """Where more workers are behind a leaf than the switch's program takes."""
     said = []
-    for strategy in (names.HIERARCHICAL, IN_NETWORK):
+    for strategy in (names.HIERARCHICAL, names.HIERARCHICAL_PHASES, IN_NETWORK):
         workers = max(
             (_behind_a_leaf(one.cell) for one in outcomes if one.cell.strategy == strategy), default=0
         )
@@ -114,8 +114,8 @@ def as_json(outcomes: Sequence[Outcome], *, command: str) -> dict[str, Any]:
         "thresholds": [
             {
                 "gpus": shape.gpus,
-                "k_in_sequence": _finite(hierarchy.threshold_k(shape, pipelined=False)),
-                "k_in_a_pipeline": _finite(hierarchy.threshold_k(shape)),
+                "k_in_sequence": _finite(hierarchy.threshold_k(names.HIERARCHICAL_PHASES, shape)),
+                "k_in_a_pipeline": _finite(hierarchy.threshold_k(names.HIERARCHICAL, shape)),
             }
             for shape in dict.fromkeys(one.cell.fabric.shape for one in outcomes)
         ],

@@ -43,9 +43,9 @@ class Played:
     carried: Mapping[Link, float]
 
 
-def pieces_of(size: float, piece: int | None) -> list[float]:
-    """`size` bytes in pieces that are alike, at most `piece` long; None: in one. WorkloadError: too many."""
-    number = 1 if piece is None else max(1, math.ceil(size / piece))
+def pieces_of(size: float, piece: int) -> list[float]:
+    """`size` bytes in pieces that are alike, at most `piece` long. WorkloadError: too many."""
+    number = max(1, math.ceil(size / piece))
     if number > MAX_PIECES:
         raise WorkloadError(
             f"{number} pieces of a plane are too many to simulate: take pieces of "

@@ -6,7 +6,7 @@ rate on all links of its tree, and not more than its window allows. docs/scale.m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,8 +33,7 @@ class Sum:
 class Sizes:
     """`size` bytes a GPU. `floats` need scales first, where a switch adds them up.
 
-    `piece`: so many bytes of each plane are a piece of the pipeline of `hierarchical`; None: phases go one
-    after the other.
+    `piece`: so many bytes of each plane are a piece of the pipeline of `hierarchical`; None: `default_piece`.
     """
 
     size: int
@@ -99,13 +98,21 @@ def _in_network(sizes: Sizes, fabric: Fabric) -> Sum:
 
 
 def _hierarchical(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Reduce-scatter inside, each plane's sum in the network, all-gather inside."""
+    """Reduce-scatter inside, each plane's sum in the network, all-gather inside: pieces in a pipeline."""
+    piece = default_piece(fabric, sizes.size) if sizes.piece is None else sizes.piece
+    return _by_planes(sizes, fabric, pieces_of(sizes.size / fabric.gpus_per_host, piece))
+
+
+def _hierarchical_phases(sizes: Sizes, fabric: Fabric) -> Sum:
+    """The same in one piece: phases go one after the other."""
+    return _by_planes(sizes, fabric, [sizes.size / fabric.gpus_per_host])
+
+
+def _by_planes(sizes: Sizes, fabric: Fabric, pieces: Sequence[float]) -> Sum:
     n, framing = fabric.gpus_per_host, fabric.framing
     if n == 1:
         return _in_network(sizes, fabric)
-    share = sizes.size / n
-    before = framing.announcement_bytes(share) if sizes.floats else 0
-    pieces = pieces_of(share, sizes.piece)
+    before = framing.announcement_bytes(sizes.size / n) if sizes.floats else 0
 
     def in_the_network(number: int, plane: int) -> Flow:
         size = framing.wire_bytes(pieces[number]) + (before if number == 0 else 0)
@@ -183,6 +190,7 @@ def machine_hop_rates(fabric: Fabric, planes: int, *, crosses: bool) -> NDArray[
 
 _STRATEGIES: Final[dict[str, Callable[[Sizes, Fabric], Sum]]] = {
     names.HIERARCHICAL: _hierarchical,
+    names.HIERARCHICAL_PHASES: _hierarchical_phases,
     names.HIERARCHICAL_RING: _hierarchical_ring,
     names.FLAT_RING: _flat_ring,
     names.REDUCE_BROADCAST: _reduce_broadcast,

@@ -13,7 +13,7 @@ from typing import Final
 
 from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.iteration import iterate
-from p4reduce.scale.strategies import Sizes, default_piece, simulate
+from p4reduce.scale.strategies import Sizes, simulate
 from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.hierarchy import tensors_of_time
@@ -26,19 +26,19 @@ MAX_BYTES: Final = 2**40
 class Cell:
     """What is simulated: iterations of a workload, or one sum of so many bytes.
 
-    `piece`: of `hierarchical`, bytes of a plane in a pipeline; 0: the default; None: no pipeline.
+    `piece`: of `hierarchical`, bytes of a plane in the pipeline; None: `default_piece`.
     """
 
     what: Workload | int
     strategy: str
     fabric: Fabric
-    piece: int | None = 0
+    piece: int | None = None
     overlap: bool = True
     floats: bool = True
 
     def __post_init__(self) -> None:
         message = self.fabric.framing.packets * self.fabric.framing.path_mtu
-        if self.piece and self.piece < message:
+        if self.piece is not None and self.piece < message:
             raise WorkloadError(
                 f"a piece of {self.piece} bytes is less than a message: take {message} or more"
             )
@@ -72,8 +72,7 @@ class Outcome:
 def run(cell: Cell) -> Outcome:
     """Simulate one cell."""
     fabric = cell.fabric
-    pipelined = cell.piece is not None
-    tensor_s = tensors_of_time(cell.strategy, fabric.shape, pipelined=pipelined) * 8 / fabric.rate
+    tensor_s = tensors_of_time(cell.strategy, fabric.shape) * 8 / fabric.rate
     carried = 0.0
 
     def formula_s(size: int) -> float:
@@ -81,8 +80,7 @@ def run(cell: Cell) -> Outcome:
 
     @cache  # DDP's buckets are much alike
     def simulated(size: int) -> tuple[float, float]:
-        piece = default_piece(fabric, size) if cell.piece == 0 else cell.piece
-        found = simulate(cell.strategy, Sizes(size=size, floats=cell.floats, piece=piece), fabric)
+        found = simulate(cell.strategy, Sizes(size=size, floats=cell.floats, piece=cell.piece), fabric)
         return found.seconds, found.nic_bytes
 
     def sum_s(size: int) -> float:

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from p4reduce.workloads.bounds import Fabric, ring_to_in_network
-from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.strategies.names import (
     FLAT_RING,
     HIERARCHICAL,
     HIERARCHICAL_PHASES,
     HIERARCHICAL_RING,
     IN_NETWORK,
+    OF_SEVERAL_GPUS,
     REDUCE_BROADCAST,
 )
 
-ALL: Final = (HIERARCHICAL, HIERARCHICAL_RING, FLAT_RING, REDUCE_BROADCAST, IN_NETWORK)
+ALL: Final = (*OF_SEVERAL_GPUS, IN_NETWORK)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,12 +44,9 @@ class Shape:
         return self.hosts * self.gpus_per_host
 
 
-def tensors_of_time(strategy: str, shape: Shape, *, pipelined: bool = True) -> float:
-    """How long a sum takes, in tensors over the NIC's rate.
-
-    `pipelined`: of `hierarchical`, pieces are scattered, summed and gathered at the same time.
-    """
-    return _TIMES[strategy](shape, pipelined)
+def tensors_of_time(strategy: str, shape: Shape) -> float:
+    """How long a sum takes, in tensors over the NIC's rate."""
+    return _TIMES[strategy](shape)
 
 
 def link_bound_s(
@@ -78,13 +75,14 @@ def tensors_per_nic(strategy: str, shape: Shape) -> float:
     return _CARRIED[strategy](shape)
 
 
-def threshold_k(shape: Shape, *, pipelined: bool = True) -> float:
-    """From which k on `hierarchical` is faster than the flat ring; infinite where it never is."""
+def threshold_k(strategy: str, shape: Shape) -> float:
+    """From which k on `hierarchical` or `hierarchical-phases` beats the flat ring; infinite: never."""
     ring = ring_to_in_network(shape.gpus)
     if ring <= 1:
         return math.inf
-    # In a pipeline: where k < 1, the channel bounds both, and the flat ring has more to carry over it.
-    return 0.0 if pipelined else ring_to_in_network(shape.gpus_per_host) / (ring - 1)
+    if strategy == HIERARCHICAL_PHASES:
+        return ring_to_in_network(shape.gpus_per_host) / (ring - 1)
+    return 0.0  # where k < 1, the channel bounds both, and the flat ring has more to carry over it
 
 
 def speedup_of_iteration(share: float, workers: int) -> float:
@@ -103,55 +101,44 @@ def share_for(speedup: float, workers: int) -> float | None:
     return (1 - 1 / speedup) / (1 - 1 / most)
 
 
-def strategies_of(text: str) -> tuple[str, ...]:
-    """`hierarchical,flat-ring` or `all`; WorkloadError lists what there is."""
-    words = [word.strip().lower() for word in text.split(",") if word.strip()]
-    if words == ["all"]:
-        return ALL
-    if not words:
-        raise WorkloadError(f"no strategy is given; there are {', '.join(ALL)}, and all")
-    for word in words:
-        if word not in ALL:
-            raise WorkloadError(f"{word!r} is no strategy; there are {', '.join(ALL)}, and all")
-        if words.count(word) > 1:
-            raise WorkloadError(f"strategy {word} is given twice: leave one out")
-    return tuple(words)
-
-
 def _inside(shape: Shape) -> float:
     """Reduce-scatter and all-gather inside a machine: 2(n-1)/n of the tensor over each channel."""
     return ring_to_in_network(shape.gpus_per_host) / shape.k
 
 
-def _flat_ring(shape: Shape, pipelined: bool) -> float:
+def _flat_ring(shape: Shape) -> float:
     slowest = min(1.0, shape.k) if shape.gpus_per_host > 1 else 1.0
     return ring_to_in_network(shape.gpus) / slowest
 
 
-def _hierarchical_ring(shape: Shape, pipelined: bool) -> float:
+def _hierarchical_ring(shape: Shape) -> float:
     return _inside(shape) + ring_to_in_network(shape.hosts)
 
 
-def _reduce_broadcast(shape: Shape, pipelined: bool) -> float:
+def _reduce_broadcast(shape: Shape) -> float:
     inside = 2 / shape.k if shape.gpus_per_host > 1 else 0.0
     return inside + ring_to_in_network(shape.hosts)
 
 
-def _in_network(shape: Shape, pipelined: bool) -> float:
+def _in_network(shape: Shape) -> float:
     return float(shape.gpus_per_host)
 
 
-def _hierarchical(shape: Shape, pipelined: bool) -> float:
-    return max(_inside(shape), 1.0) if pipelined else _inside(shape) + 1.0
+def _hierarchical(shape: Shape) -> float:
+    return max(_inside(shape), 1.0)
 
 
-_TIMES: Final[dict[str, Callable[[Shape, bool], float]]] = {
+def _hierarchical_phases(shape: Shape) -> float:
+    return _inside(shape) + 1.0
+
+
+_TIMES: Final[dict[str, Callable[[Shape], float]]] = {
     FLAT_RING: _flat_ring,
     HIERARCHICAL_RING: _hierarchical_ring,
     REDUCE_BROADCAST: _reduce_broadcast,
     IN_NETWORK: _in_network,
     HIERARCHICAL: _hierarchical,
-    HIERARCHICAL_PHASES: lambda shape, pipelined: _hierarchical(shape, pipelined=False),
+    HIERARCHICAL_PHASES: _hierarchical_phases,
 }
 _CARRIED: Final[dict[str, Callable[[Shape], float]]] = {
     FLAT_RING: lambda shape: ring_to_in_network(shape.gpus),

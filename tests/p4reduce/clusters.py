@@ -24,22 +24,23 @@ P4REDUCE = (sys.executable, "-m", "p4reduce")
 _CLUSTERS = re.compile(r"(w-)?[hlsm]\d+(-(eth\d+|mgmt))?|mgmt\d+")
 
 
-def p4reduce(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
+def p4reduce(*arguments: str, timeout_s: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, which comes within `timeout_s` (None: that of bringing its hosts up)."""
+    usual_s = MACHINES_UP_TIMEOUT_S if "--host-kind" in arguments else UP_TIMEOUT_S
     return subprocess.run(
         [*P4REDUCE, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=MACHINES_UP_TIMEOUT_S if "--host-kind" in arguments else UP_TIMEOUT_S,
+        timeout=usual_s if timeout_s is None else timeout_s,
         cwd="/",
         check=False,
     )
 
 
-def must(*arguments: str) -> str:
+def must(*arguments: str, timeout_s: float | None = None) -> str:
     """What a command printed; it has to succeed."""
-    done = p4reduce(*arguments)
+    done = p4reduce(*arguments, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.executors import executor_of, require_workers
 from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.options import JsonFile, parse_bytes, parse_rate
 from p4reduce.cli.runs import command_line, refuse_given
@@ -60,15 +61,16 @@ def scale(
         str,
         typer.Option(
             metavar="NAME,NAME...|all",
-            help="hierarchical (in the network), hierarchical-ring, flat-ring, reduce-broadcast, in-network.",
+            help="hierarchical (in the network, in a pipeline), hierarchical-phases (without), "
+            "hierarchical-ring, flat-ring, reduce-broadcast, in-network.",
         ),
     ] = "all",
     pipeline: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE|off",
-            help="Of hierarchical: pieces of a plane that go one behind the other; off: phases instead. A "
-            "window, or 1 MiB of the tensor if that is more, where not given.",
+            help="Of hierarchical: pieces of a plane that go one behind the other; off: hierarchical-phases "
+            "instead. A window, or 1 MiB of the tensor if that is more, where not given.",
         ),
     ] = None,
     overlap: Annotated[
@@ -99,11 +101,9 @@ def scale(
     modelled and what is not.
     """
     from p4reduce.scale import findings, tables
-    from p4reduce.scale.executors import executor_of, require_workers
     from p4reduce.scale.fabric import Fabric, Framing
     from p4reduce.scale.sweep import Cell, run_all
     from p4reduce.workloads.errors import WorkloadError
-    from p4reduce.workloads.hierarchy import strategies_of
 
     output.require_writable(json)
     require_workers(workers)
@@ -129,14 +129,12 @@ def scale(
     )
     fabrics = [_of_gpus(base, number) for number in _numbers(gpus)]
     what = _workloads(model, batch, teraflops, dtype) if model is not None else _sizes(size or "")
-    piece = 0 if pipeline is None else None if pipeline.lower() == "off" else parse_bytes(pipeline)
-    if piece == 0 and pipeline is not None:
-        raise typer.BadParameter("--pipeline 0 is no piece: say off, or a size such as 1M")
+    chosen, piece = _chosen(strategies, pipeline)
     cells = [
         Cell(what=one, strategy=strategy, fabric=fabric, piece=piece, overlap=overlap)
         for one in what
         for fabric in fabrics
-        for strategy in strategies_of(strategies)
+        for strategy in chosen
     ]
     if len(cells) > _MOST_CELLS:
         raise WorkloadError(f"{len(cells)} simulations are too many: take fewer sizes or numbers of GPUs")
@@ -146,6 +144,23 @@ def scale(
     output.result(
         findings.as_json(found, command=command_line(context)), tables.tables(found), json_file=json
     )
+
+
+def _chosen(strategies: str, pipeline: str | None) -> tuple[tuple[str, ...], int | None]:
+    """The strategies, and bytes of a piece; `--pipeline off` names `hierarchical` by what it is then."""
+    from p4reduce.workloads.hierarchy import ALL
+    from p4reduce.workloads.strategies.names import HIERARCHICAL, HIERARCHICAL_PHASES, strategies_of
+
+    chosen = strategies_of(strategies, ALL)
+    if pipeline is None:
+        return chosen, None
+    if pipeline.lower() == "off":
+        instead = (HIERARCHICAL_PHASES if one == HIERARCHICAL else one for one in chosen)
+        return tuple(dict.fromkeys(instead)), None
+    piece = parse_bytes(pipeline)
+    if piece == 0:
+        raise typer.BadParameter("--pipeline 0 is no piece: say off, or a size such as 1M")
+    return chosen, piece
 
 
 def _of_gpus(base: Fabric, gpus: int) -> Fabric:

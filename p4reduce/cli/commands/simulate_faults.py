@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.executors import executor_of, require_workers
 from p4reduce.cli.exploring import Tell, explore
 from p4reduce.cli.failing import EXIT_INTERRUPTED
 from topologies.errors import TopologyError
@@ -44,7 +46,15 @@ def simulate_faults(
             metavar="CHOICES", help="With --exhaustive: play this order alone, as a failure prints it."
         ),
     ] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="How many processes play.")] = 1,
+    workers: Annotated[
+        str,
+        typer.Option(
+            "--workers",
+            "--jobs",
+            metavar="N|dask://HOST:PORT",
+            help="With --seeds: processes that play, or a Dask scheduler's workers.",
+        ),
+    ] = "1",
     seconds: Annotated[float | None, typer.Option(min=0, help="Begin no more after so long.")] = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="Write the summary there; - is stdout.")
@@ -87,6 +97,9 @@ def simulate_faults(
         raise TopologyError(f"--target is {target!r}, known are {', '.join(TARGETS)}")
     if target == "bmv2":
         require_bmv2()
+    require_workers(workers)
+    if seeds is None and workers.startswith("dask://"):
+        raise TopologyError(f"--workers {workers} are for --seeds A..B: leave them out")
     output.require_writable(json_file)
     tell = output.note if str(json_file) == "-" else output.say
     if exhaustive is not None:
@@ -96,7 +109,7 @@ def simulate_faults(
         return
     try:
         if seeds is not None:
-            _many(_range(seeds), jobs, seconds, json_file, tell, target, shrink_s, save)
+            _many(_range(seeds), workers, seconds, json_file, tell, target, shrink_s, save)
         else:
             schedule = _read(replay) if seed is None else _drawn(seed)
             _one(schedule, json_file, tell, target, trace, shrink_s, None if seed is None else save)
@@ -129,7 +142,7 @@ def _require_seed(seed: int, option: str) -> None:
 
 def _many(
     seeds: range,
-    jobs: int,
+    workers: str,
     seconds: float | None,
     json_file: Path | None,
     tell: Tell,
@@ -155,7 +168,9 @@ def _many(
             output.note(_progress(tally, total))
 
     with targets.players(target) as play:
-        tally = running.run_many(seeds, processes=jobs, seconds=seconds, say=say, play=play.many)
+        with executor_of(workers) as executor:
+            many = play.many if executor is None else partial(targets.play_seeds, target)
+            tally = running.run_many(seeds, executor=executor, seconds=seconds, say=say, play=many)
         if json_file is not None:
             _write(json_file, target, seeds.start, tally)
         _summary(tally, total, target, tell)

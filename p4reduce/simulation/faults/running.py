@@ -1,19 +1,20 @@
-"""Many seeds: one after the other, or in several processes; what came of them, and how fast."""
+"""Many seeds: one after the other, or by an executor; what came of them, and how fast."""
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import islice
+from queue import SimpleQueue
+from typing import Any, Final
 
 from p4reduce.simulation.faults.playing import Outcome
 
-CHUNK = 10  # seeds that a process is given at a time
+CHUNK: Final = 10  # seeds that are handed over at a time
+AHEAD: Final = 1024  # chunks that an executor has: more than it has workers
 
 
 @dataclass(frozen=True)
@@ -84,23 +85,26 @@ class Tally:
 def run_many(
     seeds: range,
     *,
-    processes: int = 1,
+    executor: Executor | None = None,
     seconds: float | None = None,
     say: Callable[[Tally], None] | None = None,
-    play: Callable[[Iterable[int]], Tally],
+    play: Callable[[range], Tally],
 ) -> Tally:
-    """Play seeds until all are done, or time is up, or Ctrl-C; `say` hears of progress every second or so."""
+    """Play seeds until all are done, or time is up, or Ctrl-C; `say` hears of progress every second or so.
+
+    `executor`: any engine's; `play` and what it gives are pickled then. Without one, here.
+    """
     tally, started, said = Tally(), time.monotonic(), time.monotonic()
+    parts = map(play, _chunks(seeds)) if executor is None else _as_they_come(executor, play, _chunks(seeds))
     try:
-        with _players(processes, play) as players:
-            for part in players(_chunks(seeds)):
-                tally.merge(part)
-                tally.seconds = time.monotonic() - started
-                if say is not None and time.monotonic() - said >= 1.0:
-                    said = time.monotonic()
-                    say(tally)
-                if tally.interrupted or (seconds is not None and tally.seconds >= seconds):
-                    break
+        for part in parts:
+            tally.merge(part)
+            tally.seconds = time.monotonic() - started
+            if say is not None and time.monotonic() - said >= 1.0:
+                said = time.monotonic()
+                say(tally)
+            if tally.interrupted or (seconds is not None and tally.seconds >= seconds):
+                break
     except KeyboardInterrupt:
         tally.interrupted = True
     tally.seconds = time.monotonic() - started
@@ -114,33 +118,27 @@ def _chunks(seeds: range) -> Iterator[range]:
         yield range(start, min(start + CHUNK, seeds.stop))
 
 
-_HELD_BACK = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-Players = Callable[[Iterable[range]], Iterator[Tally]]
+def _as_they_come(
+    executor: Executor, play: Callable[[range], Tally], chunks: Iterator[range]
+) -> Iterator[Tally]:
+    """In the order in which they are done; what is not begun when nobody asks any more is taken back."""
+    done: SimpleQueue[Future[Tally]] = SimpleQueue()
+    under_way: set[Future[Tally]] = set()
 
+    def submit(chunk: range) -> None:
+        future = executor.submit(play, chunk)
+        under_way.add(future)
+        future.add_done_callback(done.put)
 
-@contextmanager
-def _players(processes: int, play: Callable[[Iterable[int]], Tally]) -> Iterator[Players]:
-    if processes == 1:
-        yield lambda chunks: map(play, chunks)
-        return
-    context = multiprocessing.get_context("fork")
-    # Signals are held back while others are made, which would take them as this process does.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
     try:
-        pool = context.Pool(processes, initializer=_set_signals)
+        for chunk in islice(chunks, AHEAD):
+            submit(chunk)
+        while under_way:
+            future = done.get()
+            under_way.remove(future)
+            for chunk in islice(chunks, 1):
+                submit(chunk)
+            yield future.result()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    with pool:
-        # What goes to them is a pipe: only as many chunks are made ahead as there is room for in that.
-        yield lambda chunks: pool.imap_unordered(play, chunks)
-
-
-def _set_signals() -> None:
-    """Ctrl-C is for the process that gathers. What ends the pool does so at once.
-
-    A handler in Python runs when Python does: never, if the signal comes just before it begins to wait.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD_BACK)
+        for future in under_way:
+            future.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from p4reduce.simulation.faults.schedule import Schedule
 from p4reduce.simulation.faults.world import World
 
 TARGETS = ("model", "embedded", "bmv2")
+_ONE_AT_A_TIME = threading.Lock()  # a run hears what the whole process logs
 
 
 class TargetError(Exception):
@@ -84,3 +86,9 @@ def players(target: str) -> Iterator[Targeted]:
                 yield Targeted(playback.record, playback.compare)
             except (Bmv2Error, SwitchError) as error:
                 raise TargetError(str(error)) from error
+
+
+def play_seeds(target: str, seeds: Iterable[int]) -> Tally:
+    """Against a target of its own: what an executor is given, wherever it runs that."""
+    with _ONE_AT_A_TIME, players(target) as play:
+        return play.many(seeds)

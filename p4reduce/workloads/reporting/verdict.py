@@ -16,6 +16,7 @@ from p4reduce.workloads.run_file import Result, Run
 from p4reduce.workloads.strategies.names import (
     FLAT_RING,
     HIERARCHICAL,
+    HIERARCHICAL_PHASES,
     IN_NETWORK,
     IN_THE_SWITCH,
 )
@@ -239,7 +240,7 @@ def _hierarchy_reason(run: Run) -> list[str]:
     if not found:
         return []
     channel = "has no rate" if math.isinf(shape.k) else f"is k = {shape.k:g} times as fast as its link"
-    from_k = threshold_k(shape, pipelined=False)
+    from_k = threshold_k(HIERARCHICAL_PHASES, shape)
     sayings = [f"The channel inside a host {channel}. By formula sums are {'; '.join(found)}."]
     if not math.isinf(from_k):
         sayings.append(

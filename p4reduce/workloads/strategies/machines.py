@@ -93,13 +93,13 @@ class ReduceBroadcast(OnMachines):
 
 
 class FlatRing(OnMachines):
-    """One ring of all GPUs, host after host: 2(P - 1) steps for each piece of P slots."""
+    """One ring of all GPUs, host after host: 2(P - 1) steps for each piece of at most P slots."""
 
     def _sum(self, array: Array) -> None:
         parts = self.world_size
-        size = max(1, min(SLOT_BYTES // array.itemsize, -(-array.size // parts)))
-        for start in range(0, array.size, size * parts):
-            piece = array[start : start + size * parts]
+        number = max(1, -(-array.nbytes // (parts * SLOT_BYTES)))
+        for piece in np.array_split(array, number):  # alike, so that next to nothing is filled up
+            size = max(1, -(-piece.size // parts))
             whole = piece
             if piece.size < size * parts:
                 whole = np.zeros(size * parts, array.dtype)

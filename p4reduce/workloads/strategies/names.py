@@ -36,23 +36,25 @@ IN_THE_SWITCH: Final = frozenset(
 )
 
 
-def strategies_of(text: str, *, gpus_per_host: int = 1) -> tuple[str, ...]:
-    """`in-network,ring` or `all`; WorkloadError lists what there is on such hosts."""
-    there, others = (ALL, OF_SEVERAL_GPUS) if gpus_per_host == 1 else (OF_SEVERAL_GPUS, ALL)
+_HOSTS: Final = {ALL: "one GPU", OF_SEVERAL_GPUS: "several GPUs"}
+
+
+def strategies_of(text: str, there: tuple[str, ...] = ALL) -> tuple[str, ...]:
+    """`in-network,ring` or `all` of those that are there; WorkloadError lists them."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if words == ["all"]:
         return there
     for word in words:
-        if word in others:
-            gpus = "one GPU" if word in ALL else "several GPUs"
-            raise WorkloadError(
-                f"strategy {word} is for hosts with {gpus} (--gpus-per-host); "
-                f"here there are {', '.join(there)}, and all"
-            )
         if word not in there:
+            hosts = next((gpus for names, gpus in _HOSTS.items() if word in names and there in _HOSTS), None)
+            if hosts is not None:
+                raise WorkloadError(
+                    f"strategy {word} is for hosts with {hosts} (--gpus-per-host); "
+                    f"here there are {', '.join(there)}, and all"
+                )
             raise WorkloadError(f"{word!r} is no strategy; there are {', '.join(there)}, and all")
         if words.count(word) > 1:
-            raise WorkloadError(f"strategy {word} is given twice")
+            raise WorkloadError(f"strategy {word} is given twice: leave one out")
     if not words:
         raise WorkloadError(f"no strategy is given; there are {', '.join(there)}, and all")
     return tuple(words)

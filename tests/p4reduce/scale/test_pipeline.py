@@ -47,7 +47,6 @@ def test_stages_inside_share_the_channel() -> None:
 
 
 def test_pieces() -> None:
-    assert pieces_of(100.0, None) == [100.0]
     assert pieces_of(100.0, 100) == [100.0]
     assert pieces_of(100.0, 30) == [25.0] * 4
     assert len(pieces_of(MAX_PIECES * 1.0, 1)) == MAX_PIECES

@@ -11,7 +11,7 @@ import pytest
 
 from p4reduce.scale.fabric import Fabric
 from p4reduce.scale.flows import Flow, Link, max_min
-from p4reduce.scale.strategies import Sizes, default_piece, machine_hop_rates, simulate, tree_flow
+from p4reduce.scale.strategies import Sizes, machine_hop_rates, simulate, tree_flow
 from p4reduce.workloads import hierarchy
 from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import IN_NETWORK
@@ -34,23 +34,22 @@ def time_of(strategy: str, on: Fabric, *, piece: int | None = None, size: int = 
 def test_closed_forms(strategy: str, gpus_per_host: int, hosts: int, k: float) -> None:
     on = fabric(hosts=hosts, gpus_per_host=gpus_per_host, k=k)
     shape = hierarchy.Shape(hosts=hosts, gpus_per_host=gpus_per_host, k=k)  # of payload: headers are paid for
-    for piece in (None, default_piece(on, SIZE)):
-        expected = hierarchy.tensors_of_time(strategy, shape, pipelined=piece is not None)
-        assert time_of(strategy, on, piece=piece) == pytest.approx(expected, rel=0.01)
+    expected = hierarchy.tensors_of_time(strategy, shape)
+    assert time_of(strategy, on) == pytest.approx(expected, rel=0.01)
     carried = simulate(strategy, Sizes(size=SIZE), on).nic_bytes / FACTOR / SIZE
     assert carried == pytest.approx(hierarchy.tensors_per_nic(strategy, shape), rel=0.01)
 
 
 @pytest.mark.parametrize(("k", "ratio"), [(1, 0.75), (2, 1.07), (4, 1.36), (8, 1.58)])
-def test_flat_ring_over_hierarchical_at_four_by_four(k: float, ratio: float) -> None:
+def test_flat_ring_over_hierarchical_phases_at_four_by_four(k: float, ratio: float) -> None:
     on = fabric(hosts=4, gpus_per_host=4, k=k)
-    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL, on)
+    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL_PHASES, on)
     assert found == pytest.approx(ratio, rel=0.01)
 
 
 def test_in_a_pipeline_it_wins_by_the_whole_ratio() -> None:
     on = fabric(hosts=4, gpus_per_host=4, k=2)
-    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL, on, piece=default_piece(on, SIZE))
+    found = time_of(names.FLAT_RING, on) / time_of(names.HIERARCHICAL, on)
     assert found == pytest.approx(1.875, rel=0.01)
 
 
@@ -58,7 +57,7 @@ def test_in_a_pipeline_it_wins_by_the_whole_ratio() -> None:
 def test_the_crossing_is_where_the_formula_has_it(gpus_per_host: int, hosts: int) -> None:
     def ahead(k: float) -> bool:
         on = fabric(hosts=hosts, gpus_per_host=gpus_per_host, k=k)
-        return time_of(names.HIERARCHICAL, on) < time_of(names.FLAT_RING, on)
+        return time_of(names.HIERARCHICAL_PHASES, on) < time_of(names.FLAT_RING, on)
 
     low, high = 1.0, 4.0
     assert not ahead(low)
@@ -66,7 +65,8 @@ def test_the_crossing_is_where_the_formula_has_it(gpus_per_host: int, hosts: int
     while high - low > 1e-3:
         middle = (low + high) / 2
         low, high = (low, middle) if ahead(middle) else (middle, high)
-    expected = hierarchy.threshold_k(fabric(hosts=hosts, gpus_per_host=gpus_per_host).shape, pipelined=False)
+    shape = fabric(hosts=hosts, gpus_per_host=gpus_per_host).shape
+    expected = hierarchy.threshold_k(names.HIERARCHICAL_PHASES, shape)
     assert high == pytest.approx(expected, rel=0.01)
 
 
@@ -175,10 +175,7 @@ def test_what_latencies_cost() -> None:
 def test_time_never_falls_with_size() -> None:
     on = fabric(hosts=20, gpus_per_host=8, alpha_s=1e-6)
     for strategy in hierarchy.ALL:
-        times = [
-            simulate(strategy, Sizes(size=2**power, piece=default_piece(on, 2**power)), on).seconds
-            for power in range(3, 28)
-        ]
+        times = [simulate(strategy, Sizes(size=2**power), on).seconds for power in range(3, 28)]
         assert all(math.isfinite(time) for time in times)
         # A piece more may be a little faster than one that is as long as they come.
         assert all(later >= 0.9 * earlier for earlier, later in itertools.pairwise(times)), strategy

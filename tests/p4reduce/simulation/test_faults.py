@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from p4reduce.oracle import emit, placement
 from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.network import BackupNetwork
 from p4reduce.simulation.faults.playing import Outcome, run
-from p4reduce.simulation.faults.running import run_many
+from p4reduce.simulation.faults.running import Tally, run_many
 from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError
 from p4reduce.simulation.faults.shrinking import Shrinker, fewest, kind_of
-from p4reduce.simulation.faults.targets import Targeted, players
+from p4reduce.simulation.faults.targets import Targeted, play_seeds, players
 from p4reduce.simulation.faults.worker import Worker
 from tests.p4reduce.simulation.defects import (
     duplicates_are_added,
@@ -116,6 +117,25 @@ def test_a_schedule_is_json() -> None:
 def test_what_is_no_schedule_is_refused(text: str) -> None:
     with pytest.raises(ScheduleError):
         Schedule.from_json(text)
+
+
+def test_any_executor_plays_the_same() -> None:
+    def found(**how: Any) -> dict[str, Any]:
+        tally = run_many(range(7, 40), **how).as_json()
+        return {name: tally[name] for name in tally.keys() - {"seconds", "seeds_per_s"}}
+
+    here = found(play=Targeted().many)
+    assert here["seeds"] == 33
+    with ThreadPoolExecutor(3) as threads:
+        assert found(play=functools.partial(play_seeds, "model"), executor=threads) == here
+
+
+def test_what_fails_at_an_executor_ends_the_run() -> None:
+    def broken(seeds: range) -> Tally:
+        raise ArithmeticError(f"no {seeds[0]}")
+
+    with ThreadPoolExecutor(1) as threads, pytest.raises(ArithmeticError, match="no 0"):
+        run_many(range(2**64), play=broken, executor=threads)
 
 
 def test_the_compiled_program_does_what_the_model_does() -> None:

@@ -14,7 +14,6 @@ from p4reduce.workloads.hierarchy import (
     link_bound_s,
     share_for,
     speedup_of_iteration,
-    strategies_of,
     tensors_of_time,
     tensors_per_nic,
     threshold_k,
@@ -23,6 +22,7 @@ from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.names import (
     FLAT_RING,
     HIERARCHICAL,
+    HIERARCHICAL_PHASES,
     HIERARCHICAL_RING,
     IN_NETWORK,
     REDUCE_BROADCAST,
@@ -38,11 +38,12 @@ FOUR = Shape(hosts=4, gpus_per_host=4, k=2.0)
         (HIERARCHICAL_RING, 0.75 + 1.5, 1.5),
         (REDUCE_BROADCAST, 1.0 + 1.5, 1.5),
         (IN_NETWORK, 4.0, 4.0),
-        (HIERARCHICAL, 1.75, 1.0),
+        (HIERARCHICAL_PHASES, 1.75, 1.0),
+        (HIERARCHICAL, 1.0, 1.0),
     ],
 )
 def test_four_machines_of_four(strategy: str, time: float, carried: float) -> None:
-    assert tensors_of_time(strategy, FOUR, pipelined=False) == pytest.approx(time)
+    assert tensors_of_time(strategy, FOUR) == pytest.approx(time)
     assert tensors_per_nic(strategy, FOUR) == pytest.approx(carried)
 
 
@@ -56,22 +57,23 @@ def test_a_pipeline_takes_what_its_slowest_stage_takes() -> None:
 )
 def test_from_which_k_on_the_hierarchy_pays(gpus_per_host: int, hosts: int, k: float) -> None:
     shape = Shape(hosts=hosts, gpus_per_host=gpus_per_host, k=1.0)
-    assert threshold_k(shape, pipelined=False) == pytest.approx(k, abs=5e-4)
-    assert threshold_k(shape) == 0
+    assert threshold_k(HIERARCHICAL_PHASES, shape) == pytest.approx(k, abs=5e-4)
+    assert threshold_k(HIERARCHICAL, shape) == 0
 
 
 def test_at_the_threshold_both_take_the_same() -> None:
-    k = threshold_k(FOUR, pipelined=False)
+    k = threshold_k(HIERARCHICAL_PHASES, FOUR)
     there = Shape(hosts=4, gpus_per_host=4, k=k)
-    both = [tensors_of_time(strategy, there, pipelined=False) for strategy in (HIERARCHICAL, FLAT_RING)]
+    both = [tensors_of_time(strategy, there) for strategy in (HIERARCHICAL_PHASES, FLAT_RING)]
     assert both[0] == pytest.approx(both[1])
 
 
 def test_two_gpus_gain_nothing_and_single_ones_need_no_channel() -> None:
-    assert threshold_k(Shape(hosts=2, gpus_per_host=1, k=1.0)) == math.inf
+    for strategy in (HIERARCHICAL, HIERARCHICAL_PHASES):
+        assert threshold_k(strategy, Shape(hosts=2, gpus_per_host=1, k=1.0)) == math.inf
     alone = Shape(hosts=8, gpus_per_host=1, k=0.01)
-    assert [tensors_of_time(strategy, alone) for strategy in ALL] == [1.0, 1.75, 1.75, 1.75, 1.0]
-    assert threshold_k(alone, pipelined=False) == 0
+    assert [tensors_of_time(strategy, alone) for strategy in ALL] == [1.0, 1.0, 1.75, 1.75, 1.75, 1.0]
+    assert threshold_k(HIERARCHICAL_PHASES, alone) == 0
 
 
 def test_a_slow_channel_bounds_the_flat_ring() -> None:
@@ -92,12 +94,12 @@ def test_the_speedup_of_an_iteration() -> None:
 
 
 def test_strategies_by_name() -> None:
-    assert strategies_of("all") == ALL
-    assert strategies_of(" Hierarchical, flat-ring") == (HIERARCHICAL, FLAT_RING)
+    assert names.strategies_of("all", ALL) == ALL
+    assert names.strategies_of(" Hierarchical, flat-ring", ALL) == (HIERARCHICAL, FLAT_RING)
     for text, message in (("ring", "'ring' is no strategy; there are hierarchical,"), ("", "no strategy"),
                           ("flat-ring,flat-ring", "given twice")):  # fmt: skip
         with pytest.raises(WorkloadError, match=message):
-            strategies_of(text)
+            names.strategies_of(text, ALL)
 
 
 @pytest.mark.parametrize("wrong", [{"hosts": 1}, {"gpus_per_host": 0}, {"k": 0.0}])
@@ -123,17 +125,17 @@ def test_what_links_allow_on_hosts_with_several_gpus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "gpus", "message"),
+    ("text", "there", "message"),
     [
         (
             "ring",
-            4,
+            names.OF_SEVERAL_GPUS,
             "strategy ring is for hosts with one GPU .--gpus-per-host.; here there are hierarchical, ",
         ),
-        ("hierarchical", 1, "strategy hierarchical is for hosts with several GPUs"),
-        ("fastest", 4, "'fastest' is no strategy; there are hierarchical, "),
+        ("hierarchical", names.ALL, "strategy hierarchical is for hosts with several GPUs"),
+        ("fastest", names.OF_SEVERAL_GPUS, "'fastest' is no strategy; there are hierarchical, "),
     ],
 )
-def test_which_strategies_are_of_which_hosts(text: str, gpus: int, message: str) -> None:
+def test_which_strategies_are_of_which_hosts(text: str, there: tuple[str, ...], message: str) -> None:
     with pytest.raises(WorkloadError, match=message):
-        names.strategies_of(text, gpus_per_host=gpus)
+        names.strategies_of(text, there)

@@ -28,13 +28,13 @@ def test_sums(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     for title in ("65,536 bytes, simulated:", "33,554,432 bytes, simulated:"):
         assert title in said
     assert "Simulated: hierarchical is the fastest at 8 to 64 GPUs." in said
-    assert "hierarchical beats flat-ring from k = 2.00 (8 GPUs)" in said
+    assert "hierarchical-phases beats flat-ring from k = 2.00 (8 GPUs)" in said
     assert "Here k = 12." in said
     assert "Careful" not in said
     assert found["simulated"] == "flow"
     assert found["fabric"]["k"] == 12
     assert [row["gpus"] for row in found["results"]] == [
-        g for _ in range(2) for g in (8, 16, 32, 64) for _ in range(5)
+        g for _ in range(2) for g in (8, 16, 32, 64) for _ in range(6)
     ]
     large = [row for row in found["results"] if row["bytes"] == 32 << 20 and row["gpus"] == 64]
     for row in large:
@@ -66,7 +66,7 @@ def test_json_on_stdout_has_it_alone(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["scale", "--bytes", "1M", *SMALL, "--json", "-"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["command"].startswith("p4reduce scale --bytes 1M --gpus 8,16,...,64")
-    assert "simulating: 20 cells" in said.err
+    assert "simulating: 24 cells" in said.err
 
 
 def test_processes_give_the_same(tmp_path: Path) -> None:
@@ -82,6 +82,9 @@ def test_without_a_pipeline_and_with_thin_uplinks(tmp_path: Path) -> None:
         return found
 
     assert last("--pipeline", "off") == pytest.approx(1.75 * last("--pipeline", "1M"), rel=0.1)
+    phases = simulated(tmp_path, "--bytes", "64M", *SMALL, "--pipeline", "off")["results"]
+    chosen = ["hierarchical-phases", "hierarchical-ring", "flat-ring", "reduce-broadcast", "in-network"]
+    assert [row["strategy"] for row in phases[:5]] == chosen
     # 16 planes' bytes are one tensor over a rack's four uplinks, which together had room for four.
     assert last("--oversubscription", "16") > 3 * last("--oversubscription", "4")
 

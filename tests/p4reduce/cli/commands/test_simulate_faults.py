@@ -32,8 +32,8 @@ def test_many_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.slow
 def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    for jobs in ("1", "2"):
-        assert run(["simulate-faults", "--seeds", f"0..{MAX_SEED}", "--seconds", "0", "--jobs", jobs]) == 0
+    for words in (["--workers", "1"], ["--workers", "2"], ["--jobs", "2"]):
+        assert run(["simulate-faults", "--seeds", f"0..{MAX_SEED}", "--seconds", "0", *words]) == 0
         assert "of 18,446,744,073,709,551,616 seeds" in capsys.readouterr().out
 
 
@@ -103,7 +103,7 @@ def test_ctrl_c_with_several_processes() -> None:
                 os.killpg(0, signal.SIGINT)
 
         Tally.merge = merge_and_end
-        sys.exit(run(["simulate-faults", "--seeds", "1..100000", "--jobs", "2"]))
+        sys.exit(run(["simulate-faults", "--seeds", "1..100000", "--workers", "2"]))
     """
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -127,12 +127,13 @@ def test_one_seed_says_what_happened(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_failure_is_kept_and_played_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_rule(monkeypatch, "3 duplicate", writes=Writes.ADD, counts=("aggregated",))
     words = ["simulate-faults", "--seeds", "1..20", "--shrink-s", "2", "--save", str(tmp_path)]
-    assert run(words) == 1
+    assert run([*words, "--workers", workers]) == 1
     said = capsys.readouterr().out
     files = sorted(tmp_path.glob("p4reduce-seed-*.json"))
     assert files
@@ -155,6 +156,10 @@ def test_a_failure_is_kept_and_played_again(
         ["--seed", str(MAX_SEED + 1)],
         ["--seed", "-1"],
         ["--seed", "1", "--target", "tofino"],
+        ["--seeds", "1..2", "--workers", "0"],
+        ["--seeds", "1..2", "--workers", "many"],
+        ["--seeds", "1..2", "--workers", "dask://here"],
+        ["--seed", "1", "--workers", "dask://here:8786"],
         ["--replay", "/nonexistent.json"],
     ],
     ids=lambda words: " ".join(words)[:40],
