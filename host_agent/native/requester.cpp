@@ -9,6 +9,8 @@ constexpr int64_t kShortestGoBackNs = 1'000'000;
 constexpr int64_t kShortestAgainNs = 500'000;
 constexpr uint32_t kAckEvery = 64;  // packets
 constexpr uint32_t kInVain = 2;     // so often without progress, and the switch may have forgotten the message
+constexpr uint32_t kMostDoublings = 6;
+constexpr uint32_t kFirstProbes = 2;  // while no delay is known: the others may not have begun
 
 }  // namespace
 
@@ -48,6 +50,8 @@ bool Requester::advance(uint32_t psn, int64_t now) {
     if (psn_diff(psn, una_) <= 0) return false;
     board_.acknowledged(una_, psn);
     una_ = psn;
+    if (probed_at_ != P4R_NEVER) ack_delay_.answered(now - probed_at_, config_.rto_low_ns);
+    probed_at_ = P4R_NEVER;
     pop_acked(now);
     timeouts_in_a_row_ = 0;
     rnrs_in_a_row_ = 0;
@@ -55,7 +59,7 @@ bool Requester::advance(uint32_t psn, int64_t now) {
     go_back_pending_ = false;
     progress_at_ = now;
     // A link so slow that messages take longer than the configured timeout is not a lossy one.
-    rto_ = std::clamp(4 * ack_delay_.get(), config_.rto_ns, config_.rto_max_ns);
+    rto_ = std::clamp(std::max(2 * first_probe(), 4 * ack_delay_.least()), config_.rto_ns, config_.rto_max_ns);
     restart_timer(now);
     restart_probes(now);
 
@@ -73,14 +77,25 @@ bool Requester::advance(uint32_t psn, int64_t now) {
     return true;
 }
 
+// Of messages that one acknowledgement covers, the last has caused it; unless it waited for one that was sent again.
 void Requester::pop_acked(int64_t now) {
+    int64_t delay = 0;
+    bool any = false, once = true;
     while (!sent_.empty()) {
         Sent &oldest = sent_.front();
-        if (oldest.packets_sent < oldest.shape.packets || psn_diff(una_, oldest.end_psn()) < 0) return;
-        ack_delay_.add(now - oldest.sent_at);
+        if (oldest.packets_sent < oldest.shape.packets || psn_diff(una_, oldest.end_psn()) < 0) break;
+        delay = now - oldest.sent_at;
+        any = true;
+        once = once && !oldest.again;
         outbox_.acknowledged(oldest);
         sent_.pop_front();
     }
+    if (any) learn_delay(delay, once);
+}
+
+void Requester::learn_delay(int64_t delay, bool once) {
+    ack_delay_.add(delay, once);
+    if (once) probes_in_a_row_ = 0;
 }
 
 void Requester::on_ack(uint32_t psn, int64_t now) {
@@ -123,6 +138,7 @@ void Requester::on_selective_nak(uint32_t psn, uint32_t arrived, uint32_t run, i
         return;
     }
     advance(psn, now);
+    if (const int64_t delay = board_.delay_of(arrived, now); delay != 0) learn_delay(delay, true);
     run = std::min(run, static_cast<uint32_t>(behind - 1));
     const bool moved = board_.arrived(psn_add(arrived, kPsnMask + 1 - run), psn_add(arrived, 1), now);
     if (!find_lost(now) && !moved) return;
@@ -151,6 +167,7 @@ void Requester::on_rnr_nak(uint32_t psn, uint8_t timer_code, int64_t now) {
     const int64_t longer = std::min(wait << std::min(rnrs_in_a_row_, 20u), config_.rto_max_ns);
     rnr_until_ = now + std::max(wait, longer);
     rnrs_in_a_row_++;
+    for (Sent &sent : sent_) sent.again = true;  // how long it waits tells nothing of the network
     timeouts_in_a_row_ = 0;  // it is there, only not ready
     resend_gently(psn, now);
     timer_at_ = rnr_until_ + rto_;
@@ -179,16 +196,21 @@ void Requester::on_received(uint32_t received, bool result, int64_t now) {
 }
 
 int64_t Requester::go_back_interval() const {
-    return std::clamp(ack_delay_.get(), kShortestGoBackNs, std::max(kShortestGoBackNs, config_.rto_ns));
+    return std::clamp(ack_delay_.least(), kShortestGoBackNs, std::max(kShortestGoBackNs, config_.rto_ns));
 }
 
-// Longer than an acknowledgement should take.
-int64_t Requester::quiet_interval() const {
-    return std::clamp(2 * ack_delay_.get(), config_.rto_low_ns, std::max(config_.rto_low_ns, rto_));
+// Longer than an acknowledgement should take. Twice as long for each probe before, until one has come for what was sent once:
+// else whoever probes too early would never learn it.
+int64_t Requester::first_probe() const {
+    const int64_t usual = std::max(ack_delay_.usual(), config_.rto_low_ns);
+    if (ack_delay_.lossy()) return usual;
+    const int64_t longest = std::clamp(ack_delay_.longest_wait(), config_.rto_low_ns,
+                                       std::max(config_.rto_ns, 2 * ack_delay_.least()));
+    return std::min(usual << std::min(probes_in_a_row_, kMostDoublings), longest);
 }
 
 void Requester::restart_probes(int64_t now) {
-    probe_interval_ = quiet_interval();
+    probe_interval_ = first_probe();
     probe_at_ = config_.rto_low_ns == 0 ? P4R_NEVER : now + probe_interval_;
 }
 
@@ -234,8 +256,11 @@ void Requester::probe(int64_t now) {
         return;
     }
     counters_.tail_probes++;
+    probes_in_a_row_++;
+    probed_at_ = now;
     probe_interval_ *= 2;
-    probe_at_ = now + probe_interval_ < timer_at_ ? now + probe_interval_ : P4R_NEVER;
+    const bool enough = ack_delay_.usual() == 0 && probes_in_a_row_ >= kFirstProbes;
+    probe_at_ = !enough && now + probe_interval_ < timer_at_ ? now + probe_interval_ : P4R_NEVER;
     const uint32_t last = psn_add(next_psn_, kPsnMask);
     probes_ = {una_};
     for (const uint32_t psn : {sent_.back().first_psn, last})
@@ -337,6 +362,7 @@ uint32_t Requester::next_again(int64_t now) const {
 size_t Requester::send_again(uint32_t psn, uint8_t *frame, int64_t now, uint16_t identification) {
     for (Sent &sent : sent_) {
         if (psn_diff(sent.end_psn(), psn) <= 0) continue;
+        sent.again = true;
         if (psn == sent.first_psn) sent.headed_at = now;
         if (psn_diff(psn, una_) >= 0) board_.sent_again(psn, now);
         const size_t length = build(sent, static_cast<uint32_t>(psn_diff(psn, sent.first_psn)), frame, identification);
@@ -372,9 +398,16 @@ void Requester::describe(StateWriter &state) const {
     state.number(probes_.size());
     for (const uint32_t psn : probes_) state.number(psn);
     state.time(unacked() ? timer_at_ : P4R_NEVER).time(unacked() ? probe_at_ : P4R_NEVER);
-    state.number(static_cast<uint64_t>(probe_interval_)).number(static_cast<uint64_t>(rto_));
+    state.number(static_cast<uint64_t>(rto_));
+    if (config_.rto_low_ns != 0 || config_.rto_max_ns != config_.rto_ns) {  // else the rest of it decides nothing
+        for (const Sent &sent : sent_) state.number(sent.again);
+        state.number(static_cast<uint64_t>(probe_interval_)).number(std::min(probes_in_a_row_, kMostDoublings));
+        state.number(probed_at_ != P4R_NEVER);
+        if (probed_at_ != P4R_NEVER) state.age(probed_at_, config_.rto_max_ns);
+        ack_delay_.describe(state);
+    }
     // Of a few messages, the least delay alone; without a limit, timeouts count until they are in vain.
-    state.number(static_cast<uint64_t>(ack_delay_.get()));
+    state.number(static_cast<uint64_t>(ack_delay_.least()));
     state.number(config_.retry_limit == 0 ? std::min(timeouts_in_a_row_, kInVain) : timeouts_in_a_row_);
     state.time(rnr_until_ == 0 ? P4R_NEVER : rnr_until_).number(std::min(rnrs_in_a_row_, 20u)).number(went_back_);
     if (went_back_) {

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <deque>
 
+#include "ack_delay.h"
 #include "frame.h"
 #include "outbox.h"
 #include "p4r.h"
 #include "psn.h"
-#include "recent_minimum.h"
 #include "scoreboard.h"
 #include "work.h"
 
@@ -51,6 +51,7 @@ class Requester {
         uint32_t packets_sent;
         int64_t sent_at;   // its last packet, first time
         int64_t headed_at;  // its first packet, last time
+        bool again = false;  // some packet was sent again, or it was refused for lack of room
 
         uint32_t end_psn() const { return psn_add(first_psn, shape.packets); }
     };
@@ -65,6 +66,7 @@ class Requester {
     bool unacked() const { return una_ != next_psn_; }
     bool advance(uint32_t psn, int64_t now);  // everything before psn is acknowledged; false: not news
     void pop_acked(int64_t now);
+    void learn_delay(int64_t delay, bool once);
     void go_back(uint32_t psn, int64_t now);
     void resend_gently(uint32_t psn, int64_t now);
     uint32_t end_of_messages(uint32_t psn, uint32_t messages) const;
@@ -79,7 +81,7 @@ class Requester {
     size_t build(const Sent &sent, uint32_t index, uint8_t *frame, uint16_t identification) const;
     int64_t go_back_interval() const;
     int64_t again_interval() const;
-    int64_t quiet_interval() const;
+    int64_t first_probe() const;
     void restart_timer(int64_t now) { timer_at_ = now + rto_; }
     void restart_probes(int64_t now);
 
@@ -96,8 +98,10 @@ class Requester {
     Scoreboard board_;
     std::deque<uint32_t> probes_;  // PSNs to send again now
     int64_t probe_at_ = P4R_NEVER;
-    int64_t probe_interval_ = 0;  // doubled by each
-    RecentMinimum ack_delay_;  // from a message's last packet to its acknowledgement
+    int64_t probe_interval_ = 0;    // doubled by each
+    uint32_t probes_in_a_row_ = 0;  // without an acknowledgement of what was sent once
+    int64_t probed_at_ = P4R_NEVER;  // last, if nothing was acknowledged since
+    AckDelay ack_delay_;       // from a message's last packet to its acknowledgement
     int64_t rto_;              // doubled by each timeout, reset by progress
     int64_t timer_at_ = 0;
     int64_t progress_at_ = 0;

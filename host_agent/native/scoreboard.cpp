@@ -39,8 +39,7 @@ void Scoreboard::acknowledged(uint32_t begin, uint32_t end) {
 }
 
 bool Scoreboard::arrived(uint32_t begin, uint32_t end, int64_t now) {
-    const Cell &last = cell(psn_add(end, kPsnMask));
-    if (!last.arrived && last.again == 0) round_trip_.add(now - last.sent_at);
+    if (const int64_t delay = delay_of(psn_add(end, kPsnMask), now); delay != 0) round_trip_.add(delay);
     if (arrived_ == 0 || psn_diff(end, beyond_) > 0) beyond_ = end;
     bool news = false;
     for (uint32_t psn = begin; psn != end; psn = psn_add(psn, 1)) {

@@ -22,6 +22,10 @@ class Scoreboard {
     void acknowledged(uint32_t begin, uint32_t end);
     // Those of [begin, end) have arrived; whether that is news.
     bool arrived(uint32_t begin, uint32_t end, int64_t now);
+    // From when a packet was sent until `now`; 0 if it is known to have arrived, or was sent again.
+    int64_t delay_of(uint32_t psn, int64_t now) const {
+        return cell(psn).arrived || cell(psn).again != 0 ? 0 : now - cell(psn).sent_at;
+    }
     // The least recent time from a packet to word of its arrival; 0: not known yet.
     int64_t round_trip() const { return round_trip_.get(); }
     // What is lost of [una, the last that has arrived): all that has not been sent again, and what has been longer than

@@ -263,33 +263,8 @@ class TestSending:
         assert peer.psns()
 
 
-class TestSilence:
-    """Of both ways to retransmit: what is lost at the end leaves no gap that anybody sees."""
-
-    @pytest.mark.parametrize("selective", [False, True])
-    def test_the_ends_of_what_was_sent_are_sent_again(self, selective: bool) -> None:
-        peer = Peer.of(selective=selective)
-        peer.endpoint.post(sum_of(np.zeros(2 * LANES, np.int32)), peer.now)
-        assert len(peer.psns()) == 8
-        for wait in (2, 4, 8, 16):
-            timeout = peer.endpoint.next_timeout_ns()
-            assert timeout == peer.now + wait * MS
-            peer.now = timeout
-            assert peer.psns() == [OURS, OURS + 4, OURS + 7]
-        timeout = peer.endpoint.next_timeout_ns()
-        assert timeout == 51 * MS  # of a whole message
-        peer.now = timeout
-        assert peer.psns() == list(range(OURS, OURS + 4))
-        counters = peer.endpoint.counters()
-        assert (counters.tail_probes, counters.timeouts) == (4, 1)
-
-    def test_not_while_something_arrives(self) -> None:
-        peer = Peer.of()
-        expect_sum(peer)
-        for frame in result_frames(peer):
-            peer.now += MS
-            peer.give(frame)
-            assert peer.psns() == []
+class TestInVain:
+    """Of both ways to retransmit: what was sent again twice, and did not help."""
 
     def test_a_passed_message_begins_at_its_first_packet_in_the_end(self) -> None:
         """The switch may have been restarted, and drops what it has not seen the beginning of."""
