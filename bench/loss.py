@@ -89,7 +89,7 @@ class SideBySide:
         self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-")))
         self._teams = {}
         plain = [strategy for strategy in strategies if strategy != SELECTIVE]
-        self._teams.update(dict.fromkeys(plain, self._team("plain", plain)))
+        self._teams.update(dict.fromkeys(plain, self._team("plain", plain, selective=False)))
         if SELECTIVE in strategies:
             self._teams[SELECTIVE] = self._team("selective", [names.IN_NETWORK], selective=True)
 

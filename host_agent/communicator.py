@@ -195,7 +195,7 @@ class Communicator:
         tls: TlsFiles | Path | str | None = None,
         join_token: str | None = None,
         elastic: bool = False,
-        selective: bool = False,
+        selective: bool | None = None,
         gang: Gang | None = None,
     ) -> Communicator:
         """Join `job` at the controller ("host:port"); waits until all `world_size` workers have joined.
@@ -226,9 +226,9 @@ class Communicator:
         `elastic`: the job goes on without workers that die (the same on all workers); otherwise a death ends
         it for all (WorkerLostError).
 
-        `selective`: repeat only lost packets, not everything sent after them as RDMA devices do; for networks
-        that lose packets. It takes effect if all workers ask for it and none is on an RDMA device;
-        `ready.selective` tells.
+        `selective`: repeat only lost packets (True), or everything sent after them too, as RDMA devices do
+        (False: so do all workers then). None: the former, unless a worker of the job is on an RDMA device;
+        `ready.selective` tells. JobRefusedError where True meets such a device.
 
         `gang`: the job is one of its planes (`host_agent.machine`, which joins them).
         """

@@ -45,7 +45,7 @@ def join(
     tls: TlsFiles | None = None,
     join_token: str = "",
     elastic: bool = False,
-    selective: bool = False,
+    selective: bool | None = None,
     gang: Gang | None = None,
 ) -> Place:
     """Join through the controller at "host:port"; see `Communicator.join`.

@@ -56,7 +56,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         tenant: str = "",
         elastic: bool = False,
         min_workers: int = 0,
-        selective: bool = False,
+        selective: bool | None = None,
         join_token: str = "",
     ) -> pb.JobInfo:
         """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible.

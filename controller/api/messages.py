@@ -96,7 +96,8 @@ class JobSpec:
 
     `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
     without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
-    to bring (controller/security/tokens.py); empty: nothing. `gang`: the job is a plane of it.
+    to bring (controller/security/tokens.py); empty: nothing. `selective`: selective retransmission for all
+    workers, or go-back-N (None: as they ask). `gang`: the job is a plane of it.
     """
 
     name: str
@@ -108,7 +109,7 @@ class JobSpec:
     tenant: str = ""
     elastic: bool = False
     min_workers: int = 0
-    selective: bool = False
+    selective: bool | None = None
     token_hash: str = field(default="", repr=False, metadata=NOT_SAID)
     gang: Gang | None = None
 
@@ -131,7 +132,8 @@ class Join:
     """A worker wants to take part. `path_mtu_max`: what its link carries, in bytes.
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: lost
-    packets alone shall be sent again, where all workers ask for it. `tenant`, `elastic`: as in `JobSpec`.
+    packets alone shall be sent again, or all behind them too (None: the former, where no worker is on an RDMA
+    device). `tenant`, `elastic`: as in `JobSpec`.
     `backup_*`: the interface on which the workers can reach each other without the switches, if there is one.
     `gang`: the job is a plane of it.
     """
@@ -147,7 +149,7 @@ class Join:
     backup_mac: str = ""
     backup_ip: IPv4Address | None = None
     backup_path_mtu: int = 0
-    selective: bool = False
+    selective: bool | None = None
     gang: Gang | None = None
 
 

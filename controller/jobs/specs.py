@@ -34,14 +34,14 @@ class Member(Worker):
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
-    for selective retransmission. `backup`: None where there is no such interface. `joined_as`: the
+    for selective retransmission, or for go-back-N (None: for neither). `backup`: None where there is no such interface. `joined_as`: the
     rank that it joined with, where it may have another since. `plane`: the local rank of its GPU, in a gang.
     """
 
     host: str = ""
     path_mtu_max: int = 4096
     rnr_nak: bool = False
-    selective: bool = False
+    selective: bool | None = None
     backup: Backup | None = None
     joined_as: int | None = None
     plane: int | None = None

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address
 
 from controller.api import controller_pb2 as pb
 from controller.api.codec import from_proto
-from controller.api.errors import InvalidRequestError, NotFoundError
+from controller.api.errors import InvalidRequestError, NotFoundError, NotPossibleError
 from controller.api.messages import Gang, JobSpec, Join, Mode
 from controller.config import MAC, Config, HostConfig, check_window
 from controller.fabric.graph import ALL_UP
@@ -194,14 +194,27 @@ def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
     return ""
 
 
-def selective(spec: JobSpec, members: Sequence[Member]) -> tuple[bool, str]:
-    """Whether lost packets alone are sent again; and, where that was asked for in vain, why not."""
-    if not spec.selective and not all(member.selective for member in members):
-        return False, ""
-    device = next((member for member in members if member.rnr_nak), None)
-    if device is None:
-        return True, ""
-    return False, f"{device} is on an RDMA device, which goes back to what was lost"
+def selective(spec: JobSpec, members: Sequence[Member]) -> bool:
+    """Whether lost packets alone are sent again: unless somebody asks for go-back-N, or is on an RDMA device."""
+    return False not in _asked(spec, members) and _on_a_device(members) is None
+
+
+def require_selective(spec: JobSpec, members: Sequence[Member]) -> None:
+    """NotPossibleError where selective retransmission is asked for and cannot be had."""
+    device = _on_a_device(members)
+    if device is not None and True in _asked(spec, members):
+        raise NotPossibleError(
+            f"selective retransmission was asked for, but {device} is on an RDMA device, which goes back to what "
+            "was lost: leave 'selective' out, or let all workers use the transport 'userspace'"
+        )
+
+
+def _asked(spec: JobSpec, members: Sequence[Member]) -> tuple[bool | None, ...]:
+    return (spec.selective,) if spec.selective is not None else tuple(member.selective for member in members)
+
+
+def _on_a_device(members: Sequence[Member]) -> Member | None:
+    return next((member for member in members if member.rnr_nak), None)
 
 
 def _host(config: Config, ip: IPv4Address, who: str) -> HostConfig:

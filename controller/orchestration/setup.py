@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
 from controller.api.messages import Mode
 from controller.fabric.trees import Tree
@@ -14,8 +12,6 @@ from controller.orchestration.demands import Demands
 from controller.orchestration.record import Record
 from controller.orchestration.switch_manager import SwitchManager
 from controller.switches.updates import SwitchError
-
-logger = logging.getLogger(__name__)
 
 
 class Installer:
@@ -28,11 +24,12 @@ class Installer:
         self._demands = demands
 
     async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
-        """A plan, and the job's allocations. NotPossibleError where it must have some but cannot.
+        """A plan, and the job's allocations. NotPossibleError where it must have what it cannot have.
 
         Without a `generation`, the next one is taken.
         """
         job = record.job
+        planning.require_selective(job.spec, job.members)
         reason = planning.why_ring(self._config, job.spec, job.members)
         if not reason:
             plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
@@ -61,9 +58,6 @@ class Installer:
         sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
         window, packets = self._demands.shape(job, *sizes)
         generation = self._store.next_generation() if generation is None else generation
-        selective, why_not = planning.selective(job.spec, job.members)
-        if why_not:
-            logger.warning("job %s: no selective retransmission: %s", job.spec.name, why_not)
         return Plan(
             job_id=generation & 0xFFFF,
             generation=generation,
@@ -74,5 +68,5 @@ class Installer:
             mode_reason=reason,
             ring=tree.ring,
             backup=backup,
-            selective=selective,
+            selective=planning.selective(job.spec, job.members),
         )

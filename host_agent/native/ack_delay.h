@@ -36,10 +36,9 @@ class AckDelay {
         }
         known_ = true;
     }
-    // A probe was sent `ago`, and now there is an acknowledgement: the probe's, if it came at once, but no sooner than one
-    // can come. (On a busy machine it may come at any time.)
+    // A probe was sent `ago`, and now there is an acknowledgement: if at once, some rank's probe has helped.
     void answered(int64_t ago, int64_t at_once) {
-        const bool helped = 2 * ago >= least() && ago <= std::max(at_once, least());
+        const bool helped = ago <= std::max(at_once, least() / 2);
         helped_ += ((helped ? kAll : 0) - helped_) / 4;
     }
     bool lossy() const { return helped_ >= kAll / 2; }

@@ -19,7 +19,13 @@ ClusterOption = Annotated[
     typer.Option("--cluster", envvar="P4REDUCE_CLUSTER", help="Which cluster; the only one if not given."),
 ]
 Selective = Annotated[
-    bool, typer.Option("--selective", help="Lost packets are sent again alone, as suits networks that lose.")
+    bool | None,
+    typer.Option(
+        "--selective/--no-selective",
+        help="Lost packets are sent again alone, or with all behind them. If not given: alone, where no host "
+        "has an RDMA device.",
+        show_default=False,
+    ),
 ]
 Elastic = Annotated[bool, typer.Option("--elastic", help="Jobs go on without workers that die.")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]

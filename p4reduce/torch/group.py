@@ -70,7 +70,7 @@ class Options:
     interface: str | None = None
     gloo_interface: str | None = None
     path_mtu: int | None = None
-    selective: bool = False
+    selective: bool | None = None
     tenant: str = ""
     join_timeout_s: float | None = None
     intra_rate_bit_s: float | None = None

@@ -64,7 +64,8 @@ class Request:
     """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
 
     `wire`: "16bit" sends float32 through the switch in half precision. `selective`: lost packets alone are
-    sent again. `elastic`: it goes on without workers that die.
+    sent again, or all behind them too (None: the former, where no host has an RDMA device). `elastic`: it
+    goes on without workers that die.
     """
 
     bytes: int
@@ -74,7 +75,7 @@ class Request:
     wire: str = "full"
     repeat: int = 1
     verify: bool = False
-    selective: bool = False
+    selective: bool | None = None
     elastic: bool = False
     seed: int = 1
 

@@ -302,7 +302,7 @@ class Job(Part):
     message_packets: int | None = None
     start_after_s: Annotated[float, Field(ge=0)] = 0.0
     elastic: bool = False
-    selective: bool = False
+    selective: bool | None = None
     workload: tuple[Step, ...] | None = None
 
     @field_validator("placement", mode="before")

@@ -43,14 +43,15 @@ _PACKAGES: Final = ("p4reduce", "numpy", "torch")
 class Comparison:
     """Tensors of `bytes`, `rounds` times for each strategy, in turns, after one round to warm up.
 
-    `selective`: on our own connections, lost packets alone are sent again.
+    `selective`: on our own connections, lost packets alone are sent again, or all behind them too (None: the
+    former, where no host has an RDMA device).
     """
 
     bytes: int
     strategies: tuple[str, ...]
     rounds: int = 5
     dtype: str = "float32"
-    selective: bool = False
+    selective: bool | None = None
     seed: int = 1
 
     def elements(self) -> int:
@@ -121,7 +122,7 @@ def connected(
     strategies: Sequence[str],
     *,
     progress: Progress,
-    selective: bool = False,
+    selective: bool | None = None,
 ) -> Iterator[Team]:
     """A worker in each of `hosts`, connected for all of `strategies`; what was set up goes again."""
     if len({host.name for host in hosts}) < 2:
@@ -308,7 +309,7 @@ def _require_mode(strategies: Sequence[str], joined: Sequence[Answer]) -> None:
         )
 
 
-def _create_pairs(cluster: ClusterState, jobs: Sequence[str], *, selective: bool) -> None:
+def _create_pairs(cluster: ClusterState, jobs: Sequence[str], *, selective: bool | None) -> None:
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         for name in jobs:
             admin.create_job(name, 2, mode="ring", path_mtu=cluster.path_mtu, selective=selective)

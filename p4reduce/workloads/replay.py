@@ -36,13 +36,14 @@ _PROGRAM_BYTES: Final = 300 << 20
 class ReplayOptions:
     """How to replay. `bucket_bytes` None: as DDP (25 MiB, the first 1). `priority`: front layers first.
 
-    `selective`: on our own connections, lost packets alone are sent again.
+    `selective`: on our own connections, lost packets alone are sent again, or all behind them too (None: the
+    former, where no host has an RDMA device).
     """
 
     iterations: int = 5
     bucket_bytes: int | None = None
     priority: bool = False
-    selective: bool = False
+    selective: bool | None = None
 
     def __post_init__(self) -> None:
         if self.iterations < 1:

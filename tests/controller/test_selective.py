@@ -1,4 +1,4 @@
-"""Selective retransmission is on where all workers take part in it."""
+"""Selective retransmission is on unless a worker asks for go-back-N, or is on an RDMA device."""
 
 from __future__ import annotations
 
@@ -7,36 +7,65 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from controller.api.errors import NotPossibleError
 from controller.api.messages import JobSpec
 from controller.jobs.specs import Member
-from controller.orchestration.planning import selective
+from controller.orchestration.planning import require_selective, selective
 
 SPEC = JobSpec(name="j", world_size=3)
 
 
-def members(*asks: bool) -> list[Member]:
+def members(*asks: bool | None, device: int | None = None) -> list[Member]:
+    """Who ask for it, or for go-back-N, or for neither; rank `device` is on an RDMA device."""
     return [
         Member(
             rank=rank, mac="02:00:00:00:00:01", ip=IPv4Address("10.0.0.1") + rank, qpn_out=2, psn_out=0,
-            qpn_in=3, host=f"h{rank + 1}", selective=asking,
+            qpn_in=3, host=f"h{rank + 1}", selective=asking, rnr_nak=rank == device,
         )
         for rank, asking in enumerate(asks)
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("asks", "on"), [((True, True), True), ((True, False), False), ((False,), False)])
-def test_all_workers_have_to_ask_for_it(asks: tuple[bool, ...], on: bool) -> None:
-    assert selective(SPEC, members(*asks)) == (on, "")
+@pytest.mark.parametrize(
+    ("asks", "on"),
+    [
+        ((None, None), True),
+        ((True, None), True),
+        ((True, True), True),
+        ((None, False), False),
+        ((True, False), False),
+    ],
+)
+def test_one_worker_is_enough_to_have_go_back_n(asks: tuple[bool | None, ...], on: bool) -> None:
+    require_selective(SPEC, members(*asks))
+    assert selective(SPEC, members(*asks)) is on
 
 
-def test_or_the_job_was_created_so() -> None:
-    assert selective(replace(SPEC, selective=True), members(True, False)) == (True, "")
+@pytest.mark.parametrize("on", [True, False])
+@pytest.mark.parametrize("asks", [(None, None), (True, False)])
+def test_a_job_that_was_created_so_is_so(on: bool, asks: tuple[bool | None, ...]) -> None:
+    assert selective(replace(SPEC, selective=on), members(*asks)) is on
 
 
-@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, selective=True)])
-def test_not_with_an_rdma_device_and_a_reason_is_given(spec: JobSpec) -> None:
-    joined = members(True, True)
-    joined[1] = replace(joined[1], rnr_nak=True)
-    on, why_not = selective(spec, joined)
-    assert not on
-    assert "rank 1 (h2, 10.0.0.2) is on an RDMA device" in why_not
+@pytest.mark.parametrize("asks", [(None, None), (None, False)])
+def test_jobs_with_an_rdma_device_go_back(asks: tuple[bool | None, ...]) -> None:
+    joined = members(*asks, device=1)
+    require_selective(SPEC, joined)
+    assert not selective(SPEC, joined)
+
+
+@pytest.mark.parametrize(
+    ("spec", "asks"),
+    [(SPEC, (True, None)), (SPEC, (True, False)), (replace(SPEC, selective=True), (None, None))],
+)
+def test_such_a_job_cannot_have_it(spec: JobSpec, asks: tuple[bool | None, ...]) -> None:
+    with pytest.raises(
+        NotPossibleError, match=r"rank 1 \(h2, 10.0.0.2\) is on an RDMA device.*leave 'selective' out"
+    ):
+        require_selective(spec, members(*asks, device=1))
+
+
+def test_a_device_that_does_what_the_job_was_created_for() -> None:
+    spec = replace(SPEC, selective=False)
+    require_selective(spec, members(None, None, device=1))
+    assert not selective(spec, members(None, None, device=1))

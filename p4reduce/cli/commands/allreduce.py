@@ -52,7 +52,7 @@ def allreduce(
     wire: Annotated[
         str, typer.Option(help="full, or 16bit: float32 goes through the switches in half the bytes.")
     ] = "full",
-    selective: Selective = False,
+    selective: Selective = None,
     elastic: Elastic = False,
     repeat: Annotated[
         int | None,

@@ -46,7 +46,7 @@ def compare(
     ] = 1.0,
     strategies: Strategies = None,
     rounds: Annotated[int, typer.Option(min=1, help="How often each, in turns, after one to warm up.")] = 5,
-    selective: Selective = False,
+    selective: Selective = None,
     dtype: Annotated[
         str | None,
         typer.Option(
@@ -93,7 +93,7 @@ def compare(
 
 
 def _of_tensors(
-    size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str, selective: bool
+    size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str, selective: bool | None
 ) -> Measure:
     """Single tensors; what is wrong with them is said at once."""
     from p4reduce.workloads.compare import Comparison, compare_on, new_run
@@ -132,7 +132,7 @@ def _of_a_workload(
     *,
     rounds: int,
     workers: int,
-    selective: bool,
+    selective: bool | None,
 ) -> Measure:
     """Iterations of a workload; that it does not fit this machine is said at once."""
     from p4reduce.workloads.placement import place

@@ -32,7 +32,7 @@ def run(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster running.")] = False,
     cluster: OtherName = None,
     elastic: Elastic = False,
-    selective: Selective = False,
+    selective: Selective = None,
     tls: fabrics.Tls = False,
 ) -> None:
     """Bring a cluster up, run its jobs, check every sum, write results, take it down.
@@ -43,7 +43,9 @@ def run(
     from p4reduce.workloads.report import run_tables
     from p4reduce.workloads.scenario import Report, play, require_work
 
-    wanted = {name: True for name, given in (("elastic", elastic), ("selective", selective)) if given}
+    wanted = {"elastic": True} if elastic else {}
+    if selective is not None:
+        wanted["selective"] = selective
     described = with_jobs(read(path), **wanted)
     require_work(described)
     options = described.fabric_options(name=cluster, tls=tls)

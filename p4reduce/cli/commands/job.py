@@ -96,7 +96,7 @@ def create(
     min_workers: Annotated[
         int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
     ] = 0,
-    selective: Selective = False,
+    selective: Selective = None,
     token: Annotated[
         str, typer.Option(help="Join token that workers have to bring (others here see it: --token-file).")
     ] = "",
@@ -190,7 +190,7 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "places": places,
         "ring": list(job.ring),
         "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
-        "selective": job.selective if job.generation else asked.selective,
+        "selective": _selective(job, asked),
         "elastic": asked.elastic,
         "min_workers": asked.min_workers,
         "renewals": job.renewals,
@@ -200,6 +200,13 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "ended": job.ended.reason if job.HasField("ended") else None,
         "workers": [_worker_row(worker, switches) for worker in job.workers],
     }
+
+
+def _selective(job: Any, asked: Any) -> bool | None:
+    """As the workers have agreed, or as it was asked for before; None where it is not decided yet."""
+    if job.generation:
+        return bool(job.selective)
+    return bool(asked.selective) if asked.HasField("selective") else None
 
 
 def _place_row(place: Any) -> Row:
@@ -244,6 +251,8 @@ def _show(job: Row, *, as_json: bool) -> None:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
     if job["selective"]:
         output.say("lost packets alone are sent again (selective retransmission)")
+    elif job["selective"] is not None:
+        output.say("lost packets are sent again with all behind them (go-back-N)")
     if job["renewing"]:
         output.say(f"is about to go on under a new generation: {job['renewal_reason']}")
     elif job["renewal_reason"]:

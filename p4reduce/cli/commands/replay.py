@@ -85,7 +85,7 @@ def replay(
     priority: Annotated[
         bool, typer.Option("--priority", help="Front layers first, instead of the order of readiness.")
     ] = False,
-    selective: Selective = False,
+    selective: Selective = None,
     workers: Workers = None,
     placement: Placement = "packed",
     hosts: fabrics.Hosts = "4",

@@ -113,7 +113,7 @@ def _job(chance: random.Random, config: Config, large: bool, others: list[JobPla
     elastic = chance.random() < 0.2
     follows = bool(others) and chance.random() < 0.5
     first_qpn = others[-1].qpns[0] if follows else 0x100 + 0x1000 * len(others)
-    return JobPlan(
+    job = JobPlan(
         hosts=placement,
         work=[
             _work(chance, elements, elastic)
@@ -134,8 +134,16 @@ def _job(chance: random.Random, config: Config, large: bool, others: list[JobPla
         seed=chance.randrange(2**32),
         elastic=elastic,
         backup=chance.random() < 0.5,
-        selective=chance.random() < 0.3 and not adapters,
+        selective=_selective(chance),
     )
+    # What is asked for where some worker has an RDMA device is refused, and nothing to be seen then.
+    return replace(job, selective=None) if job.selective and (job.adapters or job.rnr) else job
+
+
+def _selective(chance: random.Random) -> bool | None:
+    """As it comes, or as all workers ask for."""
+    drawn = chance.random()
+    return None if drawn < 0.5 else drawn < 0.65
 
 
 def _psn(chance: random.Random, before: int, wrap: bool) -> int:

@@ -183,7 +183,7 @@ class JobPlan:
     seed: Seed = 0
     elastic: bool = False
     backup: bool = False
-    selective: bool = False
+    selective: bool | None = None
     first_message: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
 
     def spec(self, name: str) -> JobSpec:

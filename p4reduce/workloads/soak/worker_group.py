@@ -90,7 +90,8 @@ class WorkerGroup:
         if self._team is None:
             self._team = Team(self._cluster, len(self._hosts), hosts=self._hosts)
             self._team.__enter__()
-        options = {name: True for name in ("elastic", "selective") if getattr(job, name)}
+        options = {"elastic": True} if job.elastic else {}
+        options["selective"] = job.selective
         answers = self._ask(
             job,
             running.ranks,

@@ -586,3 +586,15 @@ async def test_how_long_ago_a_job_ended_that_never_began(b: Bench) -> None:
     info = job_info(b.registry, b.registry.job("train"))
     assert (info.generation, info.ended_s_ago) == (0, 5.0)
     assert [worker.worker.rank for worker in info.workers] == [0]
+
+
+async def test_selective_retransmission_with_an_rdma_device_ends_the_job_for_all(b: Bench) -> None:
+    for session in await b.join("train", 2, selective=True, rnr_nak=True):
+        ended = ended_of(session)
+        assert ended.cause is EndCause.NOT_SET_UP
+        assert (
+            "job train could not be set up: selective retransmission was asked for, but rank 0"
+            in ended.reason
+        )
+    assert not ready_of((await b.run_job("next", 2, rnr_nak=True))[0]).selective
+    assert ready_of((await b.run_job("third", 2))[0]).selective

@@ -1,4 +1,4 @@
-"""Probes: how long an acknowledgement takes is estimated, and who hears nothing for longer sends the ends again."""
+"""Probes: whoever hears nothing for longer than acknowledgements take sends the ends again."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_before_a_delay_is_known_there_are_two_probes() -> None:
 
 
 def test_the_wait_is_the_mean_and_four_deviations() -> None:
-    """The first delay's half is its deviation; which rises by a quarter of what is new, and falls by a 16th."""
+    """Half the first delay is its deviation. It rises by a quarter of what is new, and falls by a 16th."""
     peer = one_at_a_time()
     answer(peer, 1)
     assert waits_ms(peer, 1) == [1 + 4 * 0.5]

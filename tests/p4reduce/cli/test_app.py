@@ -394,7 +394,7 @@ class TestOnACluster:
             "tenant": "",
             "elastic": False,
             "min_workers": 0,
-            "selective": False,
+            "selective": None,
             "join_token": "",
         }
 

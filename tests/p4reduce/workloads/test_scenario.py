@@ -182,7 +182,7 @@ def test_jobs_are_created_as_the_file_says(file: ClusterFile) -> None:
     (a, workers, settings), (b, _, others) = FakeAdmin.created
     assert (a, workers, settings["tenant"], settings["window"], settings["mode"]) == ("a", 2, "red", 2, "")
     assert (b, others["mode"], others["path_mtu"]) == ("b", "ring", None)
-    assert (settings["selective"], others["selective"]) == (True, False)
+    assert (settings["selective"], others["selective"]) == (True, None)
 
 
 def test_all_jobs_may_be_changed(file: ClusterFile) -> None:
