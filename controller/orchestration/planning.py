@@ -195,7 +195,7 @@ def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
 
 
 def selective(spec: JobSpec, members: Sequence[Member]) -> bool:
-    """Whether lost packets alone are sent again: unless somebody asks for go-back-N, or is on an RDMA device."""
+    """Whether lost packets alone are sent again: unless one asks for go-back-N, or is on an RDMA device."""
     return False not in _asked(spec, members) and _on_a_device(members) is None
 
 
@@ -204,8 +204,8 @@ def require_selective(spec: JobSpec, members: Sequence[Member]) -> None:
     device = _on_a_device(members)
     if device is not None and True in _asked(spec, members):
         raise NotPossibleError(
-            f"selective retransmission was asked for, but {device} is on an RDMA device, which goes back to what "
-            "was lost: leave 'selective' out, or let all workers use the transport 'userspace'"
+            f"selective retransmission was asked for, but {device} is on an RDMA device, which goes back to "
+            "what was lost: leave 'selective' out, or let all workers use the transport 'userspace'"
         )
 
 

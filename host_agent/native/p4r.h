@@ -41,7 +41,7 @@ typedef struct p4r_config {
     uint32_t selective;        // retransmission on both connections; else go-back-N
     uint32_t first_message;    // what messages count from: 0, but for tests
     uint32_t in_flight_bytes;  // payload sent and not known to have arrived before another message may be; 0: any
-    int64_t rto_low_ns;        // of silence, until the ends of what was sent are sent again; 0: never
+    int64_t rto_low_ns;        // the shortest silence until the ends of what was sent are sent again; 0: never
     int64_t rto_ns;
     int64_t rto_max_ns;
 } p4r_config;

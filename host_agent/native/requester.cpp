@@ -9,7 +9,7 @@ constexpr int64_t kShortestGoBackNs = 1'000'000;
 constexpr int64_t kShortestAgainNs = 500'000;
 constexpr uint32_t kAckEvery = 64;  // packets
 constexpr uint32_t kInVain = 2;     // so often without progress, and the switch may have forgotten the message
-constexpr uint32_t kMostDoublings = 6;
+constexpr uint32_t kMostDoublings = 6;  // of the wait before a probe, by probes before
 constexpr uint32_t kFirstProbes = 2;  // while no delay is known: the others may not have begun
 
 }  // namespace
@@ -31,6 +31,7 @@ constexpr uint32_t kFirstProbes = 2;  // while no delay is known: the others may
 //
 // Loss at the end of what was sent leaves no gap, and nobody notices. After some silence, the first packet that is not
 // acknowledged and the ends of the last message are sent again: at worst duplicates, else they arrive or make a gap.
+// How long a silence is one, ack_delay.h says.
 //
 // What is sent again in vain a second time begins at its message's First packet, as a switch that was restarted has not
 // seen that, and drops the others. Not so in aggregated messages: whose slots are gone, nobody can add up again.

@@ -41,7 +41,8 @@ class TransportConfig:
     in a row, without any progress, after which the connection fails; 0 retries for as long as it lives.
     `selective` repeats lost packets alone (both neighbours have to agree), else go-back-N. `in_flight_bytes`
     caps the payload that is under way further than the window does, in whole messages. After `rto_low_s`
-    without a word the ends of what was sent are sent again, after `rto_s` a whole message.
+    without a word, or as long as acknowledgements take, the ends of what was sent are sent again (0: never);
+    after `rto_s` a whole message.
     """
 
     mac: str

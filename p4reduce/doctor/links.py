@@ -361,7 +361,7 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
             *(f"job {w.job} {words.rank(w.rank, w.host)}: {number} out of order" for w, number in grown),
             "sums stay right; go-back-N sends all that came behind a gap again",
         ),
-        do=("a selective job bears it better: '--selective'", *injected(facts)),
+        do=("selective retransmission bears it better: leave '--no-selective' out", *injected(facts)),
     )
 
 
