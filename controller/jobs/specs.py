@@ -34,8 +34,9 @@ class Member(Worker):
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
     `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
-    for selective retransmission, or for go-back-N (None: for neither). `backup`: None where there is no such interface. `joined_as`: the
-    rank that it joined with, where it may have another since. `plane`: the local rank of its GPU, in a gang.
+    for selective retransmission, or for go-back-N (None: for neither). `backup`: None where there is no such
+    interface. `joined_as`: the rank that it joined with, where it may have another since. `plane`: the local
+    rank of its GPU, in a gang.
     """
 
     host: str = ""

@@ -126,10 +126,8 @@ def test_on_a_slow_link_the_timeout_is_longer_too() -> None:
     answer(peer, *[40] * 120)
     probe, again, timeout = waits_ms(peer, 3)
     assert 40 < probe < 41
-    assert (again, timeout) == (
-        2 * probe,
-        pytest.approx(160 - 3 * probe),
-    )  # the last one is of a whole message
+    assert again == 2 * probe
+    assert timeout == pytest.approx(160 - 3 * probe)  # a whole message's turn
 
 
 def test_where_probes_help_nobody_waits_for_long() -> None:
