@@ -402,6 +402,11 @@ class TestOnACluster:
         assert cli.run(["job", "create", "j", "-n", "4", "--tenant", "red"]) == 0
         assert FakeAdmin.asked[1][3]["tenant"] == "red"
 
+    @pytest.mark.parametrize(("given", "asked"), [("--selective", True), ("--no-selective", False)])
+    def test_job_create_says_how_to_send_again(self, said: Said, given: str, asked: bool) -> None:
+        assert cli.run(["job", "create", "j", "-n", "4", given]) == 0
+        assert FakeAdmin.asked[1][3]["selective"] is asked
+
     def test_job_create_leaves_the_mode_open(self, said: Said) -> None:
         job = self.json(said, "job", "create", "j", "-n", "4")
         assert FakeAdmin.asked[1][3]["mode"] == ""
