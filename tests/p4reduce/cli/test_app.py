@@ -465,6 +465,7 @@ class TestOnACluster:
         printed = said()[0]
         assert "aggregated" in printed
         assert "stale" not in printed  # it counted nothing
+        assert "aggregated: added to a sum" in printed
 
     def test_ports(self, said: Said) -> None:
         (port,) = self.json(said, "show", "ports")
