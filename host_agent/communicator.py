@@ -43,6 +43,7 @@ from host_agent.execution import Begun, Execution, QueuePairs, Task, Turn
 from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.runner import Link, Runner
+from host_agent.tensors import Mapped, as_arrays
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
 
@@ -81,8 +82,11 @@ def collective(makes: Makes[P, T]) -> _Method[P, T]:
     """A method that runs the task that `makes` returns: now, or with `async_op` in the queue's turn."""
 
     def method(self: Communicator, /, *args: Any, async_op: bool = False, **kwargs: Any) -> T | Future[T]:
+        args, kwargs, back = as_arrays(args, kwargs)
         task = makes(self, *args, **kwargs)
-        return self._turns.later(task) if async_op else self._turns.now(task)
+        if back is None:
+            return self._turns.later(task) if async_op else self._turns.now(task)
+        return Mapped(self._turns.later(task), back) if async_op else back(self._turns.now(task))
 
     signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:]
     result = signature.return_annotation.partition("[")[2].removesuffix("]")
@@ -119,6 +123,10 @@ class Communicator:
     element types, reductions, roots and strategies; if they differ, every worker gets a MismatchError.
     Results have the same bits on all ranks. Calls raise CommunicatorError. After a UsageError the
     communicator stays usable; after any other error it does not, and the job has ended for all.
+
+    PyTorch's tensors may stand for arrays. Then the result is a new tensor, on the same device; as with
+    arrays, the input stays as it is, unless it is `out` too: all_reduce(t, out=t) is in place. Autograd does
+    not see it. torch.distributed's own calls go by the backend (docs/pytorch.md).
 
     Collectives wait for their result. With `async_op=True` they return a Future and run in the order of the
     calls. Do not change an array before its future is done. A future's callbacks may call collectives only

@@ -216,10 +216,11 @@ class ControllerSession:
             raise ControllerUnreachableError(
                 f"{late}: the controller at {self.controller} is out of reach ({error})"
             )
-        who, have = (session.missing, session.have) if session.missing else ("others", "have")
+        if not session.missing:  # it says at once who has not
+            raise ControllerUnreachableError(f"{late}: the controller at {self.controller} does not answer")
         raise CollectiveTimeoutError(
-            f"{late}: {who} {have} not, and may still compute ('p4reduce doctor' says more); "
-            "leave(timeout_s=...) waits longer"
+            f"{late}: {session.missing} {session.have} not, and may still compute ('p4reduce doctor' says "
+            "more); leave(timeout_s=...) waits longer"
         )
 
     def close(self) -> None:

@@ -271,9 +271,9 @@ def _explained(error: ProtocolError, what: str) -> CommunicatorError:
     failure = error.failure
     if failure.code in _MISMATCHES:
         return MismatchError(
-            f"the workers disagree: this one called {what}; message {failure.message} came back as "
-            f"{_seen(failure)}. All workers have to call the same collectives in the same order, with the "
-            f"same roots, sizes, element types, reductions and strategies"
+            f"the workers disagree: this one called {what}; message {failure.message}, which came back for "
+            f"it, is of another call: {_seen(failure)}. All workers have to call the same collectives in the "
+            "same order, with the same roots, sizes, element types, reductions and strategies"
         )
     if failure.code is FailureCode.NOT_A_RESULT:
         return NotAggregatedError(
@@ -297,5 +297,5 @@ def _seen(failure: Failure) -> str:
         f"{header.kind.name.lower()}{reduction} of {header.tensor_elements} "
         f"{header.element_type.name.lower()}{root} {'by ring' if header.op is Op.PASS else 'in-network'} "
         f"(collective {header.collective}, {header.stage.name.lower()}: {header.elements} elements in "
-        f"{header.packets} packets, rank {header.rank}); {failure.text}"
+        f"{header.packets} packet{'s' * (header.packets != 1)}, rank {header.rank}); {failure.text}"
     )

@@ -22,6 +22,12 @@ class Mode(IntEnum):
     IN_NETWORK = 1
     RING = 2
 
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", "-")
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
 
 class EndCause(IntEnum):
     """Why a job has ended. Reasons are for people; programs go by this."""

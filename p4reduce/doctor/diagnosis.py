@@ -5,7 +5,7 @@ from __future__ import annotations
 from p4reduce.doctor.control import control
 from p4reduce.doctor.facts import Facts
 from p4reduce.doctor.findings import Diagnosis, Finding, Severity, worst_first
-from p4reduce.doctor.jobs import jobs
+from p4reduce.doctor.jobs import ended, jobs
 from p4reduce.doctor.links import links
 from p4reduce.doctor.silence import silence
 
@@ -15,9 +15,12 @@ def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
     ways = list(links(facts))
     infra = [*control(facts), *silence(facts, ways), *ways]
     of_jobs = list(jobs(facts, infra, job))
+    over = list(ended(facts, job))
+    if job is not None:  # it is what was asked for
+        of_jobs, over = [*of_jobs, *over], []
     if job is not None and not of_jobs and all(finding.severity is Severity.NOTE for finding in infra):
         of_jobs = [_unknown(job)]
-    findings = _without_repetition([*of_jobs, *infra])
+    findings = _without_repetition([*of_jobs, *infra, *over])
     ordered = worst_first(findings)
     return Diagnosis(verdict=_verdict(facts, ordered), findings=ordered, asked_s=facts.asked_s)
 

@@ -14,7 +14,8 @@ from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.ranks import Cause, Rank, cause, ranks_of, ranks_told
 
 PATIENCE_S = 1.0  # who is later than that keeps the others waiting
-_LATELY_S = 600.0  # what did not begin since then is worth a warning
+_LATELY_S = 600.0  # what did not begin, or ended early, since then is worth a warning
+_NAMED = 5  # of the jobs that have ended
 _BY_A_WORKER = (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
 _LOG_HINT = "the workers' own output has the error that each of them got"
 # Findings about a switch that a job cannot do without.
@@ -51,20 +52,40 @@ class Open:
 
 
 def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator[Finding]:
-    """Findings about jobs; `infra`: what was found about everything else. Each job has at least one."""
+    """Findings about jobs that live, one at least of each; `infra`: what was found about everything else."""
     if facts.now.jobs.value is None:
         for name in sorted(
             {worker.job for worker in facts.now.workers} & {wanted or w.job for w in facts.now.workers}
         ):
             yield from _running(facts, name, None, ranks_told(facts, name), infra)
         return
-    known = [job for job in facts.now.jobs.value if wanted in (None, job.spec.name)]
-    live = [job for job in known if job.phase != pb.ENDED]
-    for job in live:
-        yield from _live(facts, job, infra)
-    for job in known:
-        if job.phase == pb.ENDED:
-            yield _ended(job, is_asked=wanted is not None or not live)
+    for job in facts.now.jobs.value:
+        if wanted in (None, job.spec.name) and job.phase != pb.ENDED:
+            yield from _live(facts, job, infra)
+
+
+def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
+    """Findings about jobs that have ended: one is told in full if it was asked for, or ended lately."""
+    jobs = facts.now.jobs.value or ()
+    is_alone = all(job.phase == pb.ENDED for job in jobs)
+    found = [
+        _ended(job, is_asked=wanted is not None, is_alone=is_alone)
+        for job in jobs
+        if wanted in (None, job.spec.name) and job.phase == pb.ENDED
+    ]
+    yield from (finding for finding in found if finding.severity is not Severity.NOTE)
+    past = [finding for finding in found if finding.severity is Severity.NOTE]
+    if len(past) <= 1:
+        yield from past
+        return
+    names = [finding.job for finding in past]
+    shown = [*names[:_NAMED], f"{len(names) - _NAMED} more"][: _NAMED + 1]
+    yield Finding(
+        code="ended-jobs",
+        severity=Severity.NOTE,
+        says=f"{len(names)} jobs have ended: {words.listed(names if len(names) <= _NAMED else shown)}",
+        do=("p4reduce doctor --job JOB   (why one of them has ended)", "p4reduce job clear   (forgets them)"),
+    )
 
 
 def _live(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Iterator[Finding]:
@@ -135,17 +156,23 @@ def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Find
     )
 
 
-def _ended(job: pb.JobInfo, *, is_asked: bool) -> Finding:
+def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
+    """`is_alone`: there is no job that lives, so that this is what somebody may want to know of."""
     name, ended = job.spec.name, from_proto(Ended, job.ended)
     if ended.cause is EndCause.ALL_LEFT:
         return Finding(
             code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
         )
-    if job.generation == 0 and job.HasField("ended_s_ago") and job.ended_s_ago < _LATELY_S:
+    was_lately = not job.HasField("ended_s_ago") or job.ended_s_ago < _LATELY_S
+    if job.generation == 0 and job.HasField("ended_s_ago") and was_lately:
         return _not_begun(job, is_asked=is_asked)
     return Finding(
         code="mismatch" if ended.cause is EndCause.MISMATCH else "ended-early",
-        severity=Severity.ERROR if is_asked else Severity.NOTE,
+        severity=Severity.ERROR
+        if is_asked
+        else Severity.WARNING
+        if is_alone and was_lately
+        else Severity.NOTE,
         says=f"job {name} has ended: {ended.reason}",
         job=name,
         rank=ended.rank,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import counting, growing, words
 from p4reduce.doctor.earlier import KINDS, earlier, injected, merged
-from p4reduce.doctor.facts import Facts, Observation, Worker, WorkerKey
+from p4reduce.doctor.facts import Facts, Observation, ProcessState, Worker, WorkerKey
 from p4reduce.doctor.findings import Finding, Severity
 from p4reduce.doctor.probing import pairs_of
 from p4reduce.doctor.unwanted import asked_to_wait, late_copies, unwanted
@@ -87,6 +87,13 @@ def _down(facts: Facts) -> Iterator[Finding]:
                 says=f"link {name} is not used because it is drained: {link.state}",
                 where=name,
             )
+        elif link is not None and not link.up and (still := _still(facts, link)):
+            yield Finding(
+                code="uplink-silent",
+                severity=Severity.NOTE,
+                says=f"link {name} carries nothing, as switch {still} does not run: {_instead(name, said)}",
+                where=name,
+            )
         elif link is not None and not link.up:
             yield Finding(
                 code="uplink-silent",
@@ -95,6 +102,15 @@ def _down(facts: Facts) -> Iterator[Finding]:
                 where=name,
                 do=(f"look at both ends: p4reduce link down {name}; p4reduce link up {name}",),
             )
+
+
+def _still(facts: Facts, link: pb.Link) -> str:
+    """The end of a link that is dead or stopped, which has a finding of its own; empty where both run."""
+    for name in (link.a, link.b):
+        process = facts.now.processes.get(f"switch {name}")
+        if process is None or process.state in (ProcessState.GONE, ProcessState.STOPPED):
+            return name
+    return ""
 
 
 def _instead(name: str, said: dict[str, pb.Link]) -> str:

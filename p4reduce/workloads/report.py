@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from p4reduce.workloads.counters import MEANING, SENT_AGAIN
 from p4reduce.workloads.demo import Report
 
 _MIN_WIDTH = 70  # titles wrap at a table's width
@@ -231,7 +232,10 @@ def _counters(counters: dict[str, int]) -> Table:
         table.add_row(text, f"{counters.get(name, 0):,}")
     for name, value in counters.items():
         if name not in _COUNTERS and value:
-            table.add_row(name.replace("_", " "), f"{value:,}")
+            meaning = f": {MEANING[name]}" if name in MEANING else ""
+            table.add_row(f"{name.replace('_', ' ')}{meaning}", f"{value:,}")
+    if counters.get("retransmissions"):
+        table.caption, table.caption_justify = f"{SENT_AGAIN}.", "left"
     return table
 
 

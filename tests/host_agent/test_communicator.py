@@ -696,3 +696,8 @@ def test_what_the_connection_refuses_leaves_the_job_alive(monkeypatch: pytest.Mo
             assert isinstance(error, UsageError)
             assert "more than 2^32 - 1 elements" in str(error)
     assert all(r.tolist() == [2] for r in rack.run(lambda c: c.all_reduce(np.ones(1, np.int32))))
+
+
+@pytest.mark.parametrize(("mode", "words"), [(Mode.IN_NETWORK, "in-network"), (Mode.RING, "ring")])
+def test_a_mode_prints_as_its_name(mode: Mode, words: str) -> None:
+    assert f"{mode}" == str(mode) == words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +14,7 @@ import typer
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
+from controller.api.errors import NotFoundError
 from p4reduce.cli import output
 from p4reduce.cli.controlling import ClusterAdmin
 from p4reduce.cli.options import ClusterOption, JsonFlag, Selective
@@ -21,7 +23,7 @@ from p4reduce.doctor import words
 from topologies import state
 from topologies.errors import TopologyError
 
-app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete.")
+app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete, clear.")
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 
@@ -78,7 +80,7 @@ WORKERS = (
 
 @app.callback()
 def group() -> None:
-    """Jobs at the controller: create, list, show, delete."""
+    """Jobs at the controller: create, list, show, delete, clear."""
 
 
 @app.command("create")
@@ -157,6 +159,25 @@ def delete(name: Name, cluster: ClusterOption = None) -> None:
     with client(cluster) as admin:
         admin.delete_job(name)
     output.say(f"job {name}: deleted")
+
+
+@app.command("clear")
+def clear(cluster: ClusterOption = None) -> None:
+    """Forget all jobs that have ended."""
+    cleared = []
+    with client(cluster) as admin:
+        for job in admin.list_jobs():
+            name = job.spec.name
+            if job.phase != pb.ENDED:
+                continue
+            with suppress(NotFoundError):
+                if admin.show_job(name).phase == pb.ENDED:  # workers may have begun it anew meanwhile
+                    admin.delete_job(name)
+                    cleared.append(name)
+    count = words.count(len(cleared), "job")
+    output.say(
+        f"{count} forgotten: {', '.join(cleared)}" if cleared else "no job has ended: nothing to forget"
+    )
 
 
 def client(cluster: str | None) -> AdminClient:

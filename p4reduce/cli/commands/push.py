@@ -92,7 +92,7 @@ def _push_to(
         "device_id": device_id,
         "target": "",
         "connected": True,
-        "state": f"connected, {result.replaced}",
+        "state": f"connected; {result.replaced} ran there before",
         "replaced": result.replaced,
         "entries": result.entries,
         "program_sha256": result.program_sha256,

@@ -11,7 +11,7 @@ from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
 from p4reduce.cli.options import ClusterOption, JsonFlag
 from p4reduce.cli.output import Column, Row
-from p4reduce.live.counters import AGAIN, MEANING, WHY_AGAIN
+from p4reduce.workloads.counters import AGAIN, MEANING, SENT_AGAIN
 from topologies import state, wires
 
 app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports, links.")
@@ -116,7 +116,7 @@ def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag 
         for name in counted:
             output.say(f"{name.replace('_', ' ')}: {MEANING.get(name, 'see docs/p4-program.md')}")
         if any(name in counted for name in AGAIN):
-            output.say(WHY_AGAIN)
+            output.say(f"{SENT_AGAIN}: that is no fault by itself")
 
 
 @app.command("ports")

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Final
 
 from p4reduce.workloads.bounds import ring_to_in_network
+from p4reduce.workloads.counters import SENT_AGAIN
 from p4reduce.workloads.hierarchy import threshold_k
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.quantities import count, seconds, share, size, times
@@ -311,7 +312,9 @@ def _cautions(run: Run) -> tuple[str, ...]:
     resent = [result for result in run.results if result.retransmissions]
     if resent:
         counts = ", ".join(f"{name_of(each.strategy)} {count(each.retransmissions or 0)}" for each in resent)
-        cautions.append(f"Packets were sent again: {counts}.")
+        cautions.append(
+            f"Packets were sent again: {counts}. {SENT_AGAIN}; 'p4reduce doctor' says what links lose."
+        )
     noisy = [result for result in run.results if result.max_s > 1.25 * result.min_s]
     if noisy and run.workload is None:
         names = ", ".join(name_of(result.strategy) for result in noisy)

@@ -158,7 +158,7 @@ def test_help_names_every_command(said: Said) -> None:
         ["push"],
         ["shell"],
         ["allreduce"],
-        *(["job", what] for what in ("create", "list", "show", "delete")),
+        *(["job", what] for what in ("create", "list", "show", "delete", "clear")),
         *(["show", what] for what in ("flows", "slots", "counters", "ports", "links")),
     ],
 )
@@ -432,6 +432,19 @@ class TestOnACluster:
         assert cli.run(["job", "delete", "digits"]) == 0
         assert FakeAdmin.asked[1] == ("delete", "digits")
 
+    def test_job_clear(self, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of what has ended; what has begun anew since it was listed stays."""
+        phases = {"old": [pb.ENDED] * 3, "again": [pb.ENDED, pb.RUNNING], "digits": [pb.RUNNING] * 3}
+
+        def info(admin: FakeAdmin, name: str) -> pb.JobInfo:
+            return pb.JobInfo(spec=pb.JobSpec(name=name), phase=phases[name].pop(0))
+
+        monkeypatch.setattr(FakeAdmin, "show_job", info)
+        monkeypatch.setattr(FakeAdmin, "list_jobs", lambda admin: [info(admin, name) for name in phases])
+        assert cli.run(["job", "clear"]) == 0
+        assert said()[0] == "1 job forgotten: old\n"
+        assert [what for what in FakeAdmin.asked if what[0] == "delete"] == [("delete", "old")]
+
     def test_a_job_that_is_not_there(self, said: Said) -> None:
         assert cli.run(["job", "show", "nix"]) == 1
         assert said()[1] == "p4reduce: there is no job 'nix'\n"
@@ -457,6 +470,7 @@ class TestOnACluster:
         printed = said()[0]
         assert "aggregated" in printed
         assert "stale" not in printed  # it counted nothing
+        assert "aggregated: added to a sum" in printed
 
     def test_ports(self, said: Said) -> None:
         (port,) = self.json(said, "show", "ports")

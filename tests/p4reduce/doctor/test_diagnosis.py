@@ -771,6 +771,26 @@ def test_why_a_job_ended() -> None:
     assert diagnose(facts([], both={"jobs": Said([gone], "")})).is_healthy
 
 
+def test_what_is_wrong_now_comes_before_what_has_ended() -> None:
+    """Jobs that ended long ago are counted; one of the last minutes comes last, unless it is asked for."""
+    gone = []
+    for number in range(7):
+        one = job(f"old{number}", phase=pb.ENDED, ended_s_ago=7200.0)
+        one.ended.CopyFrom(pb.Ended(reason="rank 1 (h2) has died", rank=1))
+        gone.append(one)
+    found = diagnose(facts([], both={"jobs": Said(gone, "")}))
+    assert found.codes == ("ended-jobs",)
+    assert found.is_healthy
+    assert found.findings[0].says == "7 jobs have ended: old0, old1, old2, old3, old4 and 2 more"
+    assert "p4reduce job clear" in text(found)
+    gone[3].ended_s_ago = 60.0
+    cut = {"jobs": Said(gone, ""), "status": Said(made.status(s1="unreachable"), "")}
+    found = diagnose(facts([], both=cut))
+    assert found.codes[0] != "ended-early"
+    assert found.codes[-2:] == ("ended-early", "ended-jobs")
+    assert diagnose(facts([], both=cut), "old3").codes[0] == "ended-early"
+
+
 def test_who_did_not_join_a_job_that_has_just_been_given_up() -> None:
     gone = job(phase=pb.ENDED, generation=0, ranks=(0, 2), ended_s_ago=30.0)
     gone.ended.CopyFrom(pb.Ended(reason="rank 0 on h1 could not start: ranks 1, 3 have not joined", rank=0))
@@ -853,7 +873,7 @@ def test_an_uplink_that_is_down_and_whether_its_traffic_has_moved() -> None:
         for name in ("l1:s1", "l1:s2", "l2:s1", "l2:s2")
     }
 
-    def said(**down: bool) -> Diagnosis:
+    def said(dead: str = "", **down: bool) -> Diagnosis:
         links = [
             pb.Link(a=a, b=b, up=not down.get(f"{a}{b}", False), state="up")
             for a in ("l1", "l2")
@@ -861,10 +881,21 @@ def test_an_uplink_that_is_down_and_whether_its_traffic_has_moved() -> None:
         ]
         both = {"jobs": Said([], ""), "lines": lines, "links": Said(links, "")}
         processes = {f"switch {switch.name}": made.processes()["owner"] for switch in fabric.switches}
+        if dead:
+            processes[f"switch {dead}"] = Process(7, ProcessState.GONE)
         both["processes"] = {**made.processes(), **processes}
         return diagnose(facts([], cluster=fabric, both=both))
 
     assert only_trouble(said(l1s1=True)) == "uplink-down"
+    lines["l1:s1"] = dataclasses.replace(lines["l1:s1"], is_up=True)
+    assert "look at both ends" in text(said(l1s1=True))
+    spine = said("s1", l1s1=True, l2s1=True)
+    assert only_trouble(spine) == "switch-dead"
+    assert "link l1:s1 carries nothing, as switch s1 does not run: what l1 sent over it has moved" in text(
+        spine
+    )
+    assert "look at both ends" not in text(spine), "nothing is wrong with its links"
+    lines["l1:s1"] = dataclasses.replace(lines["l1:s1"], is_up=False)
     assert said(l1s1=True).verdict == "link l1:s1 is down: what l1 sent over it has moved to s2."
     assert "the controller will notice by its probes, and move what l1 sends to s2" in said().verdict
     assert "there is no other way out of l1" in said(l1s1=True, l1s2=True).verdict

@@ -56,6 +56,14 @@ def _text(renderable: Any) -> str:
     return console.export_text()
 
 
+def test_counters_are_explained() -> None:
+    counters = {"aggregated": 1000, "passed": 3, "retransmissions": 873}
+    text = " ".join(_text(demo_tables(_report(counters=counters))).split())
+    assert "passed: not summed but sent on" in text
+    assert "Nothing has to be lost for packets to be sent again" in text
+    assert "Nothing has to be lost" not in _text(demo_tables(_report()))
+
+
 def test_json_has_what_readers_rely_on() -> None:
     found = json.loads(json.dumps(_report().as_json()))
     assert found["switch"] == "embedded"

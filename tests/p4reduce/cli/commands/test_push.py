@@ -39,6 +39,7 @@ def test_push(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (first,) = json.loads(capsys.readouterr().out)
     assert first["address"] == address
     assert len(first["program_sha256"]) == 64
+    assert first["state"] == "connected; nothing ran there before"
     config = tmp_path / "config.json"
     config.write_text(
         json.dumps(
@@ -50,6 +51,7 @@ def test_push(address: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (second,) = json.loads(capsys.readouterr().out)
     assert second["program_sha256"] == first["program_sha256"]
     assert second["entries"] > 0
+    assert second["state"] == "connected; the same program ran there before"
 
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:

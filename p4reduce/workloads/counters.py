@@ -25,7 +25,7 @@ MEANING: Final[Mapping[str, str]] = {
     "foreign": "aimed at a worker's queue pair, but not from its peer; dropped",
 }
 AGAIN: Final = ("duplicate", "replayed")
-WHY_AGAIN: Final = (
-    "duplicate and replayed are no faults by themselves: who hears nothing for a while sends again, for "
-    "instance when another worker is late or the machine is busy"
+SENT_AGAIN: Final = (
+    "Nothing has to be lost for packets to be sent again: who hears nothing for a while repeats what may be "
+    "missing, as when another worker is late or the machine is busy, and what comes twice is dropped"
 )
