@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from p4reduce.workloads.reporting.markup import Markup, element
+from p4reduce.pages.markup import Markup, element
 
 COLOURS: Final = ("#0b6bcb", "#0a9396", "#ca6702", "#9b2226", "#6a4c93", "#8c959f")
 RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

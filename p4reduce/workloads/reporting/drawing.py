@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from p4reduce.workloads.reporting.markup import Markup, element, joined
+from p4reduce.pages.markup import Markup, element, joined
 from p4reduce.workloads.reporting.quantities import size
 from p4reduce.workloads.run_file import Host, LinkBytes, Switch, Topology
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from p4reduce.pages.markup import Markup, element
 from p4reduce.workloads.bounds import ring_to_in_network
 from p4reduce.workloads.reporting import reading
-from p4reduce.workloads.reporting.markup import Markup, element
 from p4reduce.workloads.reporting.quantities import count, rate, seconds, share, size, times
 from p4reduce.workloads.reporting.reading import name_of
 from p4reduce.workloads.reporting.verdict import Pays, Verdict

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from p4reduce.pages.markup import Markup, element, joined
 from p4reduce.workloads.reporting import drawing, figures, reading, sampled, timeline
 from p4reduce.workloads.reporting.figures import Figure
 from p4reduce.workloads.reporting.heading import rates
-from p4reduce.workloads.reporting.markup import Markup, element, joined
 from p4reduce.workloads.reporting.quantities import count, rate, seconds, share, size, spread, times
 from p4reduce.workloads.reporting.reading import name_of
 from p4reduce.workloads.run_file import Result, Run

@@ -9,7 +9,7 @@ import pytest
 
 from p4reduce.workloads.reporting.page import write
 from p4reduce.workloads.run_file import Run
-from tests.p4reduce.workloads.reporting.browser import Browser, NoBrowserError
+from tests.p4reduce.pages.browser import Browser, NoBrowserError
 from tests.p4reduce.workloads.reporting.hostile import hostile
 from tests.p4reduce.workloads.reporting.runs import compared, rack, replayed, spine_leaf
 

@@ -16,8 +16,6 @@ import pytest
 
 from p4reduce.workloads import run_file
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.reporting import page as pages
-from p4reduce.workloads.reporting.markup import Markup, element
 from p4reduce.workloads.reporting.page import page, write
 from p4reduce.workloads.reporting.reading import checked
 from p4reduce.workloads.run_file import Run
@@ -55,11 +53,6 @@ def _tags(text: str) -> list[tuple[str, dict[str, str | None]]]:
     parser = _Tags()
     parser.feed(text)
     return parser.tags
-
-
-def test_element_escapes_all_but_markup() -> None:
-    made = element("p", "<&\"'", Markup("<b></b>"), None, class_="<\"'", data_x=1.5, hidden=True, title=False)
-    assert made == '<p class="&lt;&quot;&#x27;" data-x="1.5" hidden>&lt;&amp;&quot;&#x27;<b></b></p>'
 
 
 @pytest.mark.usefixtures("without_plotly")
@@ -189,7 +182,3 @@ def test_times_that_are_no_numbers_are_refused(value: str, tmp_path: Path) -> No
     path.write_text(json.dumps(document))
     with pytest.raises(WorkloadError, match=r"results\.0\.median_s"):
         run_file.read(path)
-
-
-def test_data_in_the_page_is_json_that_ends_no_script() -> None:
-    assert pages._embedded({"a": "</script>&"}) == '{"a":"\\u003c/script\\u003e\\u0026"}'
