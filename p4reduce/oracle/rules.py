@@ -31,66 +31,104 @@ from p4reduce.oracle.state import Job, Slot, SpineJob
 from p4reduce.oracle.tree_packets import TreePacket
 
 
-class At(Enum):
-    """Where the switch stands: it has all of the job's workers behind it, some of them, or leaves."""
+class Word(Enum):
+    """A cell of the table, and what it `says`."""
 
-    RACK = "rack"
-    LEAF = "leaf"
-    SPINE = "spine"
+    says: str
 
-
-class Brings(Enum):
-    """What a worker contributes, or, to a spine, a leaf (PARTIAL); the sum of all; or the question for it."""
-
-    CONTRIBUTION = "contribution"
-    RESULT = "RESULT"
-    ASK = "ASK"
+    def __new__(cls, value: str, says: str = "") -> Word:
+        """Known by the word alone."""
+        word = object.__new__(cls)
+        word._value_, word.says = value, says
+        return word
 
 
-class Holds(Enum):
+class At(Word):
+    """Where the switch stands."""
+
+    RACK = "rack", "it has all of the job's workers behind it"
+    LEAF = "leaf", "it has some of the job's workers behind it"
+    SPINE = "spine", "it has leaves behind it"
+
+
+class Brings(Word):
+    """What the packet is."""
+
+    CONTRIBUTION = "contribution", "what a worker contributes, or, to a spine, a leaf (PARTIAL)"
+    RESULT = "RESULT", "the sum of all workers"
+    ASK = "ASK", "the question for the sum"
+
+
+class Holds(Word):
     """What the slot holds: the first of these that is true."""
 
-    DIFFERING = "differing"  # ranks differ, as the message's first packet has shown; this is a later one
-    OLDER = "older"  # nothing, an older message's, or another generation's
-    NEWER = "newer"  # a newer message's
-    OTHER_SIZE = "other size"  # behind the first packet: the first contributor's payload was another size
-    OVER = "over"  # what would cross the tree once more, though the first packet's slot is a newer message's
-    SUM = "sum"  # of all workers
-    ALL = "all"  # contributors are in; on a leaf, as elsewhere that is the sum
-    SOME = "some"
+    DIFFERING = "differing", "ranks differ, as the message's first packet has shown; this is a later one"
+    OLDER = "older", "nothing, an older message's, or another generation's"
+    NEWER = "newer", "a newer message's"
+    OTHER_SIZE = (
+        "other size",
+        "behind the first packet: the first contributor's payload was of another size",
+    )
+    OVER = (
+        "over",
+        "what would cross the tree once more, though the first packet's slot is a newer message's",
+    )
+    SUM = "sum", "the sum of all workers"
+    ALL = "all", "all contributors are in; on a leaf, as elsewhere that is the sum"
+    SOME = "some", "some contributors are in"
 
 
-class Sender(Enum):
+class Sender(Word):
     """What the sender has done for what the slot holds."""
 
-    NEW = "new"  # nothing yet, and others will be missing
-    LAST = "last"  # nothing yet, and all others are in
-    SEEN = "seen"  # contributed
-    AWAITED = "awaited"  # contributed; its NIC takes RNR NAKs, and its receiver waits for just this PSN
+    NEW = "new", "nothing yet, and others will be missing"
+    LAST = "last", "nothing yet, and all others are in"
+    SEEN = "seen", "it has contributed"
+    AWAITED = (
+        "awaited",
+        "it has contributed; its NIC takes RNR NAKs, and its receiver waits for just this PSN",
+    )
 
 
-class Writes(Enum):
+class Writes(Word):
     """What becomes of the slot."""
 
-    NOTHING = "–"
-    CLAIM = "claim"  # it forgets what it held, and begins with this payload
-    ADD = "add"
-    STORE = "store"  # the payload in place of what is there
+    NOTHING = "–", "the slot stays as it is"
+    CLAIM = "claim", "the slot forgets what it held, and begins with this payload"
+    ADD = "add", "the payload is added, lane by lane"
+    STORE = "store", "the payload takes the place of what is there"
 
 
-class Sends(Enum):
+class Sends(Word):
     """What leaves the switch."""
 
-    NOTHING = "–"
-    ITSELF = "itself"  # unchanged, to its receiver
-    SUMS = "sums"  # on every flow that ends behind this switch; from a spine, to every leaf
-    SUM = "its sum"  # on the sender's own flow; from a spine, to the leaf that sent it
-    UP = "up"  # what the slot holds, to the message's spine
-    ANSWER = "answer"  # the same, to the spine that asks
-    NOT_READY = "NAK"  # an RNR NAK to the sender: its receiver is not ready
-    NOT_READY_AND_UP = "NAK, up"
-    ASK = "ASK"  # to the leaves that have not contributed
+    NOTHING = "–", "nothing leaves"
+    ITSELF = "itself", "the packet leaves unchanged, to its receiver"
+    SUMS = "sums", "the sum leaves on every flow that ends behind this switch; from a spine, to every leaf"
+    SUM = "its sum", "the sum leaves on the sender's own flow; from a spine, to the leaf that sent it"
+    UP = "up", "what the slot holds leaves to the message's spine"
+    ANSWER = "answer", "what the slot holds leaves to the spine that asks"
+    NOT_READY = "NAK", "an RNR NAK leaves to the sender: its receiver is not ready"
+    NOT_READY_AND_UP = (
+        "NAK, up",
+        "an RNR NAK leaves to the sender, and what the slot holds to the message's spine",
+    )
+    ASK = "ASK", "the question leaves to the leaves that have not contributed"
 
+
+FIVE: Final = {
+    "1": "The first packet for a newer message, or of another generation, claims the slot: tag = m, "
+    "bitmap = {r}, accumulators = payload.",
+    "2": "Any other contributor's is added as the op says, lane by lane, and its bit is set. When all are "
+    "there, the sum leaves on every flow.",
+    "3": "What comes again before the sum is there is dropped; or, where its sender's NIC wants it, answered "
+    "with an RNR NAK; or whoever is late is asked.",
+    "4": "What comes again after the sum is there has lost its copy: it is answered on flow r alone, with "
+    "the stored sum.",
+    "5": "What is older than its slot is forwarded unmodified: its receiver has the sum already, and only "
+    "acknowledges again.",
+}
+"""What rows come from, by the number that their names begin with."""
 
 TABLE: Final = """
 | rule         | at          | brings       | holds      | sender  | writes | sends   | counts
@@ -136,7 +174,7 @@ class Rule(NamedTuple):
 
 def _rule(line: str) -> Rule:
     cells = [cell.strip() for cell in line.split("|")[1:]]
-    kinds: tuple[type[Enum], ...] = (At, Brings, Holds, Sender)
+    kinds: tuple[type[Word], ...] = (At, Brings, Holds, Sender)
     cases: list[Any] = [
         tuple(kind) if cell == "any" else tuple(map(kind, cell.split(", ")))
         for kind, cell in zip(kinds, cells[1:5], strict=True)

@@ -176,9 +176,12 @@ class SwitchModel:
     # What the slot rules do
 
     def apply(self, job: Job | SpineJob, fragment: Fragment) -> list[Out]:
-        """Count, write and send as its rule says."""
+        """What its rule says."""
         slot = job.slot(fragment.message, fragment.index)
-        rule = rule_of(*case_of(job, slot, fragment))
+        return self.obey(rule_of(*case_of(job, slot, fragment)), job, slot, fragment)
+
+    def obey(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> list[Out]:
+        """Count, write and send."""
         for name in rule.counts:
             job.counters[name] += 1
         if rule.writes is not Writes.NOTHING:

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Final
 
 from p4reduce.pages.markup import Markup, element
@@ -19,7 +18,7 @@ def document(
     title: str,
     body: Markup,
     *,
-    styles: Sequence[Traversable] = (),
+    styles: Sequence[str] = (),
     data: Mapping[str, object],
     scripts: Sequence[str],
 ) -> str:
@@ -28,7 +27,7 @@ def document(
     `styles` come behind what all pages have; `data` is JSON by the id of the element that a script finds it
     in. Styles and scripts are trusted; titles and data need not be.
     """
-    looks = "".join(style.read_text(encoding="utf-8") for style in (_ASSETS / "page.css", *styles))
+    looks = "".join([(_ASSETS / "page.css").read_text(encoding="utf-8"), *styles])
     return "\n".join(
         [
             "<!doctype html>",

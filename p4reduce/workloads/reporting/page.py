@@ -42,7 +42,7 @@ def page(run: Run) -> str:
     return document(
         found.headline,
         body,
-        styles=[_ASSETS / "report.css"],
+        styles=[(_ASSETS / "report.css").read_text(encoding="utf-8")],
         data={"charts": charts.as_json()},
         scripts=[get_plotlyjs(), (_ASSETS / "report.js").read_text(encoding="utf-8")],
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from p4reduce.oracle.rules import RULES, TABLE, At, Brings, Holds, Rule, Sender, rule_of
+from p4reduce.oracle.rules import FIVE, RULES, TABLE, At, Brings, Holds, Rule, Sender, rule_of
 
 PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
 IN_A_RACK = set(Holds) - {Holds.ALL, Holds.OVER}  # the sum is there when all are, and nothing crosses a tree
@@ -49,3 +50,10 @@ def test_the_protocols_table_has_the_same_rows() -> None:
     found = [*cells[start : start + 1], *cells[start + 2 : start + 1 + len(table)]]
     assert [[cell.replace("`", "") for cell in row] for row in found] == table
     assert cells[start + 1 + len(table)][0] not in {rule.name for rule in RULES}
+
+
+def test_the_five_rules_are_the_protocols() -> None:
+    """What a page says of a row, by the number in its name, is what the protocol says."""
+    found = re.findall(r"^(\d)\. (.*)$", PROTOCOL.read_text().split("Five rules:")[1], re.MULTILINE)[:5]
+    assert {number: text.replace("**", "") for number, text in found} == FIVE
+    assert {rule.name[0] for rule in RULES if rule.name[0].isdigit()} == set(FIVE)
