@@ -34,6 +34,7 @@ class Case:
     non_finite: bool = False
     half: bool = False  # floats of 32 bits travel through the switch in 16
     scaled: bool = False  # small floats, too, and do not go whole
+    small: bool = False  # integers of two digits, for people who add them up
 
     @property
     def wire(self) -> Wire:
@@ -45,7 +46,8 @@ class Case:
         size = self.elements * world_size if self.name == "reduce_scatter" else self.elements
         if self.dtype.kind == "i":
             limits = np.iinfo(self.dtype)
-            drawn = [rng.integers(limits.min, limits.max, size, endpoint=True) for _ in range(world_size)]
+            least, most = (1, 99) if self.small else (limits.min, limits.max)
+            drawn = [rng.integers(least, most, size, endpoint=True) for _ in range(world_size)]
             return [one.astype(self.dtype) for one in drawn]
         scale = np.exp2(rng.integers(-20, 3))
         arrays = [(rng.standard_normal(size) * scale).astype(self.dtype) for _ in range(world_size)]

@@ -80,8 +80,11 @@ class Wire:
         arrives = start + self.delay_ns
         strikes = None if self.faults.quiet else self.faults.at(number)
         if strikes is None:
-            clock.at(arrives, self._arrive, frame)
-            return
+            self._under_way(frame, arrives)
+        else:
+            self._struck(frame, arrives, strikes)
+
+    def _struck(self, frame: bytes, arrives: int, strikes: list[Strike]) -> None:
         if any(strike.kind == "loss" for strike in strikes):
             return
         for strike in strikes:
@@ -93,8 +96,11 @@ class Wire:
             elif strike.kind == "reorder":
                 arrives += strike.after_ns
             else:
-                clock.at(arrives + strike.after_ns, self._arrive, frame)
-        clock.at(arrives, self._arrive, frame)
+                self._under_way(frame, arrives + strike.after_ns)
+        self._under_way(frame, arrives)
+
+    def _under_way(self, frame: bytes, arrives: int) -> None:
+        self.clock.at(arrives, self._arrive, frame)
 
     def _arrive(self, frame: bytes) -> None:
         if not self.down:

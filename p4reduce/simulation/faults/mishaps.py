@@ -9,12 +9,11 @@ from p4reduce.simulation.faults.world import World
 def happen(world: World, mishap: Mishap) -> None:
     """At its time."""
     scene, kind = world.scene, mishap.kind
-    scene.happened.append((scene.clock.now_ns, mishap))
-    scene.note(f"fault: {kind} {f'job {mishap.job}, rank {mishap.rank}' if mishap.job else mishap.what}")
     over_ns = scene.clock.now_ns + mishap.lasts_ns
     if kind in ON_WORKERS:
         workers = world.workers[world.job_of(mishap.job)]
         worker = workers[mishap.rank % len(workers)]
+        scene.happens(mishap, worker.host.name)
         if kind == "worker-kill":
             world.kill(worker)
         elif kind == "worker-pause":
@@ -23,20 +22,24 @@ def happen(world: World, mishap: Mishap) -> None:
             worker.cut_session(over_ns)
     elif kind == "link-down":
         a, b = mishap.what.split(":")
+        scene.happens(mishap, a, b)
         for wire in world.network.both_ways(a, b):
             wire.down += 1
         scene.clock.at(over_ns, _link_up, world, a, b)
     elif kind == "switch-restart":
         node = world.nodes[mishap.what]
+        scene.happens(mishap, node.name)
         if node.up:
             node.die()
             scene.clock.at(over_ns, node.start)
     elif kind == "p4runtime-cut":
         node = world.nodes[mishap.what]
+        scene.happens(mishap, node.name)
         node.cut_off += 1
         node.cut()
         scene.clock.at(over_ns, _reachable, world, mishap.what)
     else:
+        scene.happens(mishap)
         _to_controller(world, kind, over_ns)
 
 

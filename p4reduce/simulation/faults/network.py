@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from ipaddress import IPv4Address
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from controller.api.messages import Ready
 from controller.config import HostConfig
@@ -14,20 +14,13 @@ from p4reduce.simulation.faults.job import JobRun
 from p4reduce.simulation.faults.links import StrikesOfLink, Wire
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.node import SwitchNode
-from p4reduce.simulation.faults.scene import Scene
+from p4reduce.simulation.faults.scene import Receiver, Scene
 from p4reduce.simulation.faults.schedule import Rates, Strike
 from p4reduce.simulation.invariant import InvariantError
 
 _TO_BACKUP = 0xAC000000 - 0x0A000000  # 10.x.y.z: 172.x.y.z
 _STRAGGLERS_NS = 2 * NS  # how long a packet may be under way
 Pair: TypeAlias = "tuple[bytes, bytes]"  # a queue pair's address and number, as in frames
-
-
-class Receiver(Protocol):
-    """Who has queue pairs."""
-
-    def receive(self, frame: bytes) -> None:
-        """A frame for one of them."""
 
 
 class Network:
@@ -54,7 +47,7 @@ class Network:
             """To `b`: a switch's port, or a host with that address."""
             name = f"{a}>{b}"
             mine = None if schedule.strikes is None else listed.get(name, {})
-            wire = self.wires[name] = Wire(
+            wire = self.wires[name] = self.scene.new_wire(
                 self.scene.clock,
                 StrikesOfLink(name, rates, schedule.seed, mine, self.strikes),
                 partial(nodes[b].arrive, port)
@@ -111,6 +104,8 @@ class Network:
             self._receivers[pair] = receiver
             self._check_number(pair, receiver, config.generation)
             self._used[pair] = job, config.generation, sender
+        if self.scene.observer is not None:
+            self.scene.observer.opened(receiver, config)
 
     def _check_number(self, pair: Pair, receiver: Receiver, generation: int) -> None:
         """Nobody gets the number of a queue pair that an earlier one's sender may still send to."""
@@ -140,9 +135,10 @@ class BackupNetwork:
     """Another network than the switches', on which nothing is lost."""
 
     def __init__(self, network: Network) -> None:
-        self.clock = network.scene.clock
-        self.delay_ns = network.scene.latency("backup", 50_000, 500_000)
-        self._deliver = network.deliver
+        scene = network.scene
+        nothing = StrikesOfLink("backup", Rates(), scene.schedule.seed, None, network.strikes)
+        delay_ns = scene.latency("backup", 50_000, 500_000)
+        self._wire = scene.new_wire(scene.clock, nothing, network.deliver, delay_ns=delay_ns, gap_ns=0)
 
     @staticmethod
     def interface_of(host: HostConfig) -> tuple[str, IPv4Address]:
@@ -151,4 +147,4 @@ class BackupNetwork:
 
     def send(self, frame: bytes) -> None:
         """To whom it is for."""
-        self.clock.after(self.delay_ns, self._deliver, frame)
+        self._wire.send(frame)

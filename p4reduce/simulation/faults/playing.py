@@ -48,7 +48,7 @@ def run(schedule: Schedule, **options: Any) -> Outcome:
 def play(world: World) -> Outcome:
     """To the end; what breaks is in the outcome."""
     outcome = Outcome(world.schedule)
-    defects = Defects(logging.INFO if world.scene.tracing else logging.WARNING, world.scene.note)
+    defects = Defects(logging.INFO if world.scene.is_heard else logging.WARNING, world.scene.note)
     with defects.heard():
         try:
             _Play(world, defects).to_the_end()

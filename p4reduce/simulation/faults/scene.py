@@ -3,21 +3,85 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from typing import Protocol
 
+from controller.config import HostConfig
+from host_agent.transport import TransportConfig
+from p4reduce.simulation.faults.endpoints import AnyEndpoint
+from p4reduce.simulation.faults.links import StrikesOfLink, Wire
 from p4reduce.simulation.faults.loop import NS, Clock
+from p4reduce.simulation.faults.node import GhostSwitch
 from p4reduce.simulation.faults.schedule import Mishap, Schedule
+from p4reduce.simulation.watched import Knowledge
+
+
+class Receiver(Protocol):
+    """Who has queue pairs. `stopped_until_ns`: it looks at nothing before then (0: it does)."""
+
+    host: HostConfig
+    endpoint: AnyEndpoint | None
+    stopped_until_ns: int
+
+    def receive(self, frame: bytes) -> None:
+        """A frame for one of them."""
+
+
+class Observer(Protocol):
+    """Makes links and switches that say what passes them, and do what they do without it; hears the rest."""
+
+    def wire(
+        self,
+        clock: Clock,
+        faults: StrikesOfLink,
+        arrive: Callable[[bytes], None],
+        *,
+        delay_ns: int,
+        gap_ns: int,
+    ) -> Wire:
+        """A direction of a link."""
+
+    def switch(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> GhostSwitch:
+        """A switch's data plane."""
+
+    def opened(self, receiver: Receiver, config: TransportConfig) -> None:
+        """A worker has brought up its queue pairs."""
+
+    def happened(self, mishap: Mishap, where: tuple[str, ...]) -> None:
+        """At a host, a switch, both ends of a link, or nowhere among these."""
+
+    def note(self, what: str) -> None:
+        """A line of the trace."""
 
 
 class Scene:
-    """`happened`: which mishaps, and when."""
+    """`happened`: which mishaps, and when. `observer`: of the run, where there is one."""
 
-    def __init__(self, schedule: Schedule, *, tracing: bool = False) -> None:
+    def __init__(
+        self, schedule: Schedule, *, tracing: bool = False, observer: Observer | None = None
+    ) -> None:
         self.schedule = schedule
         self.config = schedule.config()
         self.clock = Clock()
         self.tracing = tracing
+        self.observer = observer
+        self.new_wire = Wire if observer is None else observer.wire
+        self.new_switch = GhostSwitch if observer is None else observer.switch
         self.lines: list[str] = []
         self.happened: list[tuple[int, Mishap]] = []
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody wants notes."""
+        return self.tracing or self.observer is not None
+
+    def happens(self, mishap: Mishap, *where: str) -> None:
+        """Something breaks: at a host, a switch, both ends of a link, or nowhere among these."""
+        self.happened.append((self.clock.now_ns, mishap))
+        if self.observer is not None:
+            self.observer.happened(mishap, where)
+        what = f"job {mishap.job}, rank {mishap.rank}" if mishap.job else mishap.what
+        self.note(f"fault: {mishap.kind} {what}")
 
     def latency(self, name: str, least_ns: int, most_ns: int) -> int:
         """A delay of the schedule, or one that follows from its seed and the name."""
@@ -30,3 +94,5 @@ class Scene:
         """A line of the trace, where one is wanted."""
         if self.tracing:
             self.lines.append(f"{self.clock.now_ns / NS:12.6f}  {what}")
+        if self.observer is not None:
+            self.observer.note(what)

@@ -140,6 +140,7 @@ class Work:
     in_place: bool = False
     half: bool = False
     scaled: bool = False
+    small: bool = False
     think_ns: Time = 0
 
     def case(self) -> Case:
@@ -154,6 +155,7 @@ class Work:
             self.non_finite,
             self.half,
             self.scaled,
+            self.small,
         )
 
 
@@ -204,8 +206,9 @@ class JobPlan:
 class Schedule:
     """All of it. `hosts`: how many there are behind each leaf; no spines: one rack, one switch.
 
-    `slots` on each switch (0: as many as there are); from `calm_ns` on, links do nothing to frames any more.
-    `renumber`: after how many messages a job in the network has a new generation (0: as usual).
+    `about`: what there is to see in it. `slots` on each switch (0: as many as there are); from `calm_ns` on,
+    links do nothing to frames any more. `renumber`: after how many messages a job in the network has a new
+    generation (0: as usual).
     """
 
     seed: Seed
@@ -224,6 +227,7 @@ class Schedule:
     latencies: dict[str, Time] = field(default_factory=dict)
     timing: dict[str, Seconds] = field(default_factory=dict)
     renumber: Annotated[int, Field(ge=0, le=2**30)] = 0
+    about: str = ""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
 

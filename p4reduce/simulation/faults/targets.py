@@ -15,6 +15,7 @@ from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.node import SwitchNode
 from p4reduce.simulation.faults.playing import Outcome, run
 from p4reduce.simulation.faults.running import Tally
+from p4reduce.simulation.faults.scene import Observer
 from p4reduce.simulation.faults.schedule import Schedule
 from p4reduce.simulation.faults.world import World
 
@@ -41,9 +42,9 @@ class Targeted:
     shadow: Callable[[World, SwitchNode], None] | None = None
     afterwards: Callable[[], str] | None = None
 
-    def one(self, schedule: Schedule, *, tracing: bool = False) -> Outcome:
+    def one(self, schedule: Schedule, *, tracing: bool = False, observer: Observer | None = None) -> Outcome:
         """One run."""
-        outcome = run(schedule, tracing=tracing, shadow=self.shadow)
+        outcome = run(schedule, tracing=tracing, shadow=self.shadow, observer=observer)
         if self.afterwards is not None:
             outcome.error = self.afterwards() or outcome.error
         return outcome

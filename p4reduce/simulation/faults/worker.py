@@ -406,6 +406,10 @@ class Worker(Agent):
             return
         self._restored = False
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
+        work = self.job.plan.work[self.collective]
+        self.scene.note(
+            f"{self} calls {work.name} of {work.elements} {work.dtype}, collective {self.collective}"
+        )
         self._steps, self._waiting = self._whole, None
         self._advance()
         self.flush()
@@ -488,6 +492,7 @@ class Worker(Agent):
 
     def _returned(self, result: Any) -> None:
         self.job.finished(self, *result)
+        self.scene.note(f"{self} has the result of collective {result[0]}")
         self._think()
 
     # Frames.

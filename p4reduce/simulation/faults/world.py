@@ -10,8 +10,8 @@ from p4reduce.simulation.faults.job import Generations, JobRun
 from p4reduce.simulation.faults.lives import Lives
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.network import Network
-from p4reduce.simulation.faults.node import GhostSwitch, SwitchNode
-from p4reduce.simulation.faults.scene import Scene
+from p4reduce.simulation.faults.node import SwitchNode
+from p4reduce.simulation.faults.scene import Observer, Scene
 from p4reduce.simulation.faults.schedule import Schedule
 from p4reduce.simulation.faults.worker import Worker
 
@@ -25,16 +25,17 @@ class World:
         *,
         tracing: bool = False,
         shadow: Callable[[World, SwitchNode], Any] | None = None,
+        observer: Observer | None = None,
     ) -> None:
         self.schedule = schedule
-        self.scene = Scene(schedule, tracing=tracing)
+        self.scene = Scene(schedule, tracing=tracing, observer=observer)
         self.clock = self.scene.clock
         generations = Generations()
         sums: dict[tuple[int, int, int], bytes] = {}  # of all switches
         request_s = self.scene.latency("p4runtime", 100_000, 2_000_000) / NS
         self.nodes = {
             switch.name: SwitchNode(
-                switch.name, GhostSwitch(switch.name, generations, sums), request_s=request_s
+                switch.name, self.scene.new_switch(switch.name, generations, sums), request_s=request_s
             )
             for switch in self.scene.config.switches
         }
