@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from p4reduce.simulation.faults.playing import Outcome
     from p4reduce.simulation.faults.running import Tally
     from p4reduce.simulation.faults.schedule import Schedule
+    from p4reduce.simulation.sequence.observing import SequenceObserver
 
 _SHRUNK = 3  # failures that are made short; of more, only the seed is printed
 _LINES = 200  # of a trace
@@ -69,6 +72,17 @@ def simulate_faults(
     trace: Annotated[
         bool, typer.Option("--trace", help="With --seed or --replay: what happened when.")
     ] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --seed or --replay: write a page that plays it, packet by packet: FILE.html.",
+        ),
+    ] = None,
+    page_from: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="With --page: where a long run's page begins."),
+    ] = None,
     shrink_s: Annotated[
         float, typer.Option(min=0, help="How long a failure is made shorter, in seconds.")
     ] = 60.0,
@@ -100,7 +114,9 @@ def simulate_faults(
     require_workers(workers)
     if seeds is None and workers.startswith("dask://"):
         raise TopologyError(f"--workers {workers} are for --seeds A..B: leave them out")
+    _check_page(page, page_from, shows_one=seed is not None or replay is not None)
     output.require_writable(json_file)
+    output.require_writable(page)
     tell = output.note if str(json_file) == "-" else output.say
     if exhaustive is not None:
         if target != "model":
@@ -112,9 +128,54 @@ def simulate_faults(
             _many(_range(seeds), workers, seconds, json_file, tell, target, shrink_s, save)
         else:
             schedule = _read(replay) if seed is None else _drawn(seed)
-            _one(schedule, json_file, tell, target, trace, shrink_s, None if seed is None else save)
+            wanted = None if page is None else _Page(page, page_from, None if replay is None else replay.stem)
+            _one(schedule, json_file, tell, target, trace, wanted, shrink_s, None if seed is None else save)
     except TargetError as error:
         raise TopologyError(str(error)) from error
+
+
+@dataclass(frozen=True)
+class _Page:
+    """A page that is wanted: of the run from `from_s` on (None: what there is to see), of that schedule."""
+
+    path: Path
+    from_s: float | None
+    schedule: str | None
+
+    def observer(self, schedule: Schedule) -> SequenceObserver:
+        """What watches the run for it."""
+        from p4reduce.simulation.sequence.observing import SequenceObserver
+
+        return SequenceObserver(schedule, from_ns=None if self.from_s is None else round(self.from_s * 1e9))
+
+    def write(self, outcome: Outcome, observer: SequenceObserver, tell: Tell) -> None:
+        """TopologyError where there is nothing to see, or the file cannot be written."""
+        from p4reduce.simulation.sequence.page import named, page
+
+        observer.ended(outcome.error)
+        part = observer.parts.chosen(failed=bool(outcome.error))
+        if not part.steps:
+            last_s = observer.last_ns / 1e9
+            raise TopologyError(f"--page-from {self.from_s:g}: the last that happens is at {last_s:.6f} s")
+        try:
+            self.path.write_text(page(named(outcome.schedule, self.schedule), outcome, observer))
+        except OSError as error:
+            raise TopologyError(f"cannot write {self.path}: {error.strerror}") from error
+        total = part.before + len(part.steps) + part.after
+        rest = "" if total == len(part.steps) else f" of {total:,}; --page-from SECONDS begins elsewhere"
+        tell(f"{self.path}: {len(part.steps):,} steps{rest}")
+
+
+def _check_page(page: Path | None, page_from: float | None, *, shows_one: bool) -> None:
+    if page_from is not None and not math.isfinite(page_from):
+        raise TopologyError(f"--page-from {page_from}: give the seconds, as --trace prints them")
+    if page is None:
+        if page_from is not None:
+            raise TopologyError("--page-from is where a page begins: give --page FILE.html as well")
+    elif not shows_one:
+        raise TopologyError("--page shows one run: give --seed N or --replay FILE with it")
+    elif str(page) == "-":
+        raise TopologyError("--page is a file that a browser opens: give its name, FILE.html")
 
 
 def _range(text: str) -> range:
@@ -191,6 +252,7 @@ def _one(
     tell: Tell,
     target: str,
     trace: bool,
+    page: _Page | None,
     shrink_s: float,
     save: Path | None,
 ) -> None:
@@ -199,7 +261,8 @@ def _one(
 
     with targets.players(target) as play:
         started = time.monotonic()
-        outcome = play.one(schedule, tracing=trace)
+        observer = None if page is None else page.observer(schedule)
+        outcome = play.one(schedule, tracing=trace, observer=observer)
         if json_file is not None:
             tally = running.Tally(seconds=time.monotonic() - started)
             tally.add(outcome)
@@ -207,6 +270,8 @@ def _one(
         for line in outcome.lines[-_LINES:]:
             tell(line)
         tell(_in_words(outcome))
+        if page is not None and observer is not None:
+            page.write(outcome, observer, tell)
         if outcome.error:
             tell(f"seed {schedule.seed}: {outcome.error}", style="red")
             if save is not None:

@@ -18,7 +18,7 @@ from p4reduce.simulation.faults.node import GhostSwitch
 from p4reduce.simulation.faults.scene import Receiver
 from p4reduce.simulation.faults.schedule import Mishap, Schedule, Strike
 from p4reduce.simulation.sequence.packets import Packet, Packets, slot_numbers
-from p4reduce.simulation.sequence.steps import Arrow, Parts, Step
+from p4reduce.simulation.sequence.steps import Arrow, Mark, Parts, Step
 from p4reduce.simulation.sequence.words import Position, Said, at_host, at_switch, sent
 from p4reduce.simulation.watched import Knowledge
 
@@ -104,15 +104,17 @@ class ObservedSwitch(GhostSwitch):
 
 
 class SequenceObserver:
-    """Of one run. `packets` reads them; `parts`: the steps that a page has room for; `mishaps`: all, when
-    and where.
+    """Of one run. `packets` reads them; `parts`: the steps that a page has room for; `marks`: all that
+    broke; `last_ns`: of the last step.
     """
 
     def __init__(self, schedule: Schedule, *, most: int = MOST_STEPS, from_ns: int | None = None) -> None:
         self.config = schedule.config()
         self.parts = Parts(most, from_ns)
-        self.mishaps: list[tuple[int, Mishap, tuple[str, ...]]] = []
+        self.marks: list[Mark] = []
+        self._away: dict[str, Mark] = {}  # switches that have no program
         self.clock = Clock()  # the run's, when there is one
+        self.last_ns = 0  # when the last step was
         self.packets = Packets()
         self._hosts = {host.ip: host.name for host in self.config.hosts}
         self._leaves = {(link.b, link.b_port): link.a for link in self.config.links}
@@ -152,7 +154,10 @@ class SequenceObserver:
 
     def happened(self, mishap: Mishap, where: tuple[str, ...]) -> None:
         """Something breaks."""
-        self.mishaps.append((self.clock.now_ns, mishap, where))
+        until_ns = self.clock.now_ns + mishap.lasts_ns if mishap.lasts_ns else None
+        self.marks.append(Mark(self.clock.now_ns, until_ns, mishap.kind, where))
+        if mishap.kind == "switch-restart":
+            self._away.setdefault(where[0], self.marks[-1])
         self._step("fault", where[0] if len(where) == 1 else "").mishap = mishap, where
 
     def note(self, what: str) -> None:
@@ -217,7 +222,7 @@ class SequenceObserver:
             step.mark = said.mark
             step.said.insert(0, said.text)
             self._note_workers(step, arrow.target)
-            self.parts.add(step)
+            self._add(step)
 
     def _said(
         self, step: Step, arrow: Arrow, receiver: Pair | None, before: Position | None, *, stopped: bool
@@ -275,7 +280,10 @@ class SequenceObserver:
             }
 
     def emptied(self, switch: str, slots: Sequence[int]) -> None:
-        """Its registers are empty again."""
+        """Its registers are empty again: it has died, or it has a program again."""
+        mark = self._away.get(switch)
+        if mark is not None and self.clock.now_ns > mark.from_ns:
+            self._away.pop(switch).until_ns = self.clock.now_ns
         if slots:
             pending = self._pending
             if pending is None or pending.event != self.clock.events:
@@ -296,7 +304,11 @@ class SequenceObserver:
         if step is not None:
             if step.kind == "sends":
                 step.said.append(sent(step.where, step.left))
-            self.parts.add(step)
+            self._add(step)
+
+    def _add(self, step: Step) -> None:
+        self.last_ns = step.now_ns
+        self.parts.add(step)
 
     def _note_workers(self, step: Step, host: str) -> None:
         """Where those at a host stand now."""

@@ -98,13 +98,8 @@ class _Document:
             "base": self._part.base,
             "steps": steps,
             "marks": [
-                {
-                    "from": now_ns,
-                    "to": now_ns + mishap.lasts_ns if mishap.lasts_ns else None,
-                    "kind": mishap.kind,
-                    "at": where,
-                }
-                for now_ns, mishap, where in self._observer.mishaps
+                {"from": mark.from_ns, "to": mark.until_ns, "kind": mark.kind, "at": mark.where}
+                for mark in self._observer.marks
             ],
         }
 

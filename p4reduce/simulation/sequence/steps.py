@@ -71,6 +71,16 @@ class Step:
 
 
 @dataclass
+class Mark:
+    """What is broken at a host, at a switch or between two, and until when (None: for ever)."""
+
+    from_ns: int
+    until_ns: int | None
+    kind: str
+    where: tuple[str, ...]
+
+
+@dataclass
 class Part:
     """`most` steps in a row, or fewer. `moves`: while it forgets its first for one more; else it is full.
 
