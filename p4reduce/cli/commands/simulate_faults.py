@@ -115,6 +115,8 @@ def simulate_faults(
     if seeds is None and workers.startswith("dask://"):
         raise TopologyError(f"--workers {workers} are for --seeds A..B: leave them out")
     _check_page(page, page_from, shows_one=seed is not None or replay is not None)
+    if page is not None and page == json_file:
+        raise TopologyError("--page and --json are the same file: give each one of its own")
     output.require_writable(json_file)
     output.require_writable(page)
     tell = output.note if str(json_file) == "-" else output.say

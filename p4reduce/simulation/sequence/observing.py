@@ -158,7 +158,7 @@ class SequenceObserver:
         self.marks.append(Mark(self.clock.now_ns, until_ns, mishap.kind, where))
         if mishap.kind == "switch-restart":
             self._away.setdefault(where[0], self.marks[-1])
-        self._step("fault", where[0] if len(where) == 1 else "").mishap = mishap, where
+        self._step("fault", where[0] if len(where) == 1 else "")
 
     def note(self, what: str) -> None:
         """A line of the trace."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from p4reduce.oracle.rules import At, Brings, Holds, Rule, Sender
-from p4reduce.simulation.faults.schedule import Mishap
 from p4reduce.simulation.sequence.packets import Packet
 
 State = dict[str, Any] | None  # of a slot or a worker; None: as if it had never been used
@@ -33,11 +32,6 @@ class Arrow:
         """The link made it."""
         return "duplicate" in self.strikes or "stale" in self.strikes
 
-    @property
-    def is_struck(self) -> bool:
-        """Whether anything went wrong with it."""
-        return bool(self.strikes or self.lost)
-
 
 @dataclass
 class Step:
@@ -61,13 +55,11 @@ class Step:
     counts: Mapping[str, int] = field(default_factory=dict)
     touched: str = ""
     changes: dict[str, State] = field(default_factory=dict)
-    mishap: tuple[Mishap, tuple[str, ...]] | None = None
 
     @property
     def is_fault(self) -> bool:
-        """Whether something goes wrong here."""
-        struck = [arrow for arrow in (*self.left, self.came) if arrow is not None and arrow.lost]
-        return self.mishap is not None or bool(struck) or any(arrow.is_struck for arrow in self.left)
+        """Whether something goes wrong here, and not only because something else did."""
+        return self.kind in ("fault", "error") or any(arrow.strikes for arrow in self.left)
 
 
 @dataclass

@@ -270,3 +270,73 @@ def test_a_scope_that_is_interrupted_says_how_far_it_came(
     assert "states, 100 transitions" in said.out
     assert "nothing is wrong" not in said.out
     assert "interrupted after" in said.err
+
+
+def test_a_page_of_a_seed_and_of_a_schedule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, schedule = tmp_path / "page.html", tmp_path / "a-short-one.json"
+    schedule.write_text(draw(42).to_json())
+    assert run(["simulate-faults", "--seed", "42", "--page", str(page)]) == 0
+    assert f"{page}: 3" in capsys.readouterr().out
+    of_the_seed = page.read_text()
+    assert "<title>Seed 42 – p4reduce</title>" in of_the_seed
+    assert run(["simulate-faults", "--replay", str(schedule), "--page", str(page)]) == 0
+    assert page.read_text() == of_the_seed.replace("Seed 42", "A short one")
+
+
+def test_a_page_that_begins_later(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    words = ["simulate-faults", "--seed", "42", "--page", str(page), "--page-from"]
+    assert run([*words, "0.1"]) == 0
+    assert "--page-from SECONDS begins elsewhere" in capsys.readouterr().out
+    page.unlink()
+    assert run([*words, "3600"]) == 1
+    assert "--page-from 3600: the last that happens is at 0.1" in capsys.readouterr().err
+    assert not page.exists()
+
+
+def test_a_page_of_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change_rule(monkeypatch, "3 duplicate", writes=Writes.ADD)
+    page = tmp_path / "page.html"
+    example = Path(__file__).parents[4] / "examples" / "protocol" / "straggler.json"
+    assert run(["simulate-faults", "--replay", str(example), "--page", str(page)]) == 1
+    assert "went wrong" in page.read_text()
+    assert "is wrong at 64 of 64 elements" in page.read_text()
+    assert "steps" in capsys.readouterr().out
+
+
+def test_json_on_stdout_beside_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--seed", "42", "--json", "-", "--page", str(tmp_path / "page.html")]
+    assert run(["simulate-faults", *words]) == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out)["first_seed"] == 42
+    assert "page.html: " in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--page", "p.html"], "give one of --seeds"),
+        (["--seeds", "1..2", "--page", "p.html"], "--page shows one run: give --seed N or --replay FILE"),
+        (["--exhaustive", "pair", "--page", "p.html"], "--page shows one run"),
+        (["--seed", "1", "--page", "-"], "--page is a file that a browser opens"),
+        (["--seed", "1", "--page", "none/such/p.html"], "cannot write none/such/p.html"),
+        (["--seed", "1", "--page", "."], "cannot write .: give the name of a file"),
+        (["--seed", "1", "--page-from", "1"], "give --page FILE.html as well"),
+        (["--seed", "1", "--page", "p.html", "--page-from", "inf"], "--page-from inf: give the seconds"),
+        (["--seed", "1", "--page", "p.html", "--json", "p.html"], "--page and --json are the same file"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_is_no_page_is_refused(
+    words: list[str],
+    says: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["simulate-faults", *words]) == 1
+    assert says in " ".join(capsys.readouterr().err.split())
+    assert not list(tmp_path.iterdir())
