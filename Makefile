@@ -6,6 +6,7 @@
 # make sanitize   tests of the native code under sanitizers (SANITIZE="address tests/host_agent/transport" is one run of some)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
+# make pages  build/pages/*.html: the protocol, packet by packet (examples/protocol)
 # make wheel  dist/*.whl                make setup / make clean
 #
 # Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m p4reduce.workloads.soak`,
@@ -16,7 +17,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-loaded test-roce soak sanitize roce-image roce-system gloo check wheel clean setup
+.PHONY: demo test test-loaded test-roce soak sanitize roce-image roce-system gloo check pages wheel clean setup
 
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -71,6 +72,15 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" -n 4 --dist loadfile $(TEST)
 
 gloo: $(STAMPS)/gloo
+
+pages: $(patsubst examples/protocol/%.json,build/pages/%.html,$(wildcard examples/protocol/*.json))
+
+# Always anew: what a page shows is what the code does.
+build/pages/%.html: examples/protocol/%.json FORCE | $(STAMPS)/native
+	@mkdir -p $(@D)
+	@$(BIN)/p4reduce simulate-faults --replay $< --page $@
+
+FORCE:
 
 wheel: $(STAMPS)/venv
 	@echo "== building the wheel"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from p4reduce.simulation.faults.playing import run
 from p4reduce.simulation.faults.schedule import Mishap, Schedule, Strike
 from p4reduce.simulation.sequence.steps import Step
 from tests.p4reduce.simulation.planted import change_rule
-from tests.p4reduce.simulation.sequence.shown import NAMES, example, observed, steps_of
+from tests.p4reduce.simulation.sequence.shown import EXAMPLES, NAMES, example, observed, steps_of
 
 
 def rules(steps: list[Step]) -> list[str]:
@@ -145,6 +146,11 @@ def test_leaves_and_spines_have_rules_of_their_own() -> None:
     kinds = Counter(arrow.packet.kind for step in steps for arrow in step.left)
     assert kinds["partial"] == 3
     assert kinds["result"] == 3
+
+
+def test_the_protocol_links_every_example() -> None:
+    page = (EXAMPLES.parents[1] / "docs" / "protocol.md").read_text()
+    assert sorted(re.findall(r"\(\.\./examples/protocol/([\w-]+)\.json\)", page)) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
