@@ -232,7 +232,7 @@
   }
 
   function drawMark(step, n, room) {
-    if (step.came === undefined) return [];
+    if (step.came === undefined || !places.has(step.where)) return [];
     const [cx, cy] = [x(step.where), step.row.y], later = n > current ? " later" : "";
     const result = step.said.some((line) => line.includes("has the result"));
     const made = [shape("circle", { cx, cy, r: result ? 6 : 3.5, class: `dot${result ? " done" : ""}${later}` })];
@@ -292,7 +292,7 @@
     steps.forEach((step, n) => {
       const y = step.row.y;
       if (seen(y, y) && y - written >= 13) {
-        words.push(shape("text", { x: GUTTER - 8, y: y + 4, class: `clock${n > current ? " later" : ""}` }, ms(step.t, narrow ? 3 : 4)));
+        words.push(shape("text", { x: GUTTER - 8, y: y + 4, class: `clock${n > current ? " later" : ""}` }, ms(step.t, GUTTER < 60 ? 3 : 4)));
         written = y;
       }
     });
