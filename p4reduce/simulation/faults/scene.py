@@ -8,11 +8,11 @@ from typing import Protocol
 
 from controller.config import HostConfig
 from host_agent.transport import TransportConfig
-from p4reduce.simulation.faults.endpoints import AnyEndpoint
 from p4reduce.simulation.faults.links import StrikesOfLink, Wire
 from p4reduce.simulation.faults.loop import NS, Clock
 from p4reduce.simulation.faults.node import GhostSwitch
 from p4reduce.simulation.faults.schedule import Mishap, Schedule
+from p4reduce.simulation.nic import AnyEndpoint
 from p4reduce.simulation.watched import Knowledge
 
 
