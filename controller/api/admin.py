@@ -58,10 +58,12 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         min_workers: int = 0,
         selective: bool | None = None,
         join_token: str = "",
+        gpus_per_host: int = 1,
     ) -> pb.JobInfo:
         """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible.
 
-        `join_token`: what workers have to bring (empty: nothing).
+        `join_token`: what workers have to bring (empty: nothing). `gpus_per_host`: with more than one, a gang
+        of as many planes, and `world_size` counts the workers of all.
         """
         if mode not in _MODES:
             raise InvalidRequestError(f"mode {mode!r} is neither 'in-network' nor 'ring'")
@@ -71,6 +73,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             ("window", window),
             ("packets a message", message_packets),
             ("least number of workers", min_workers),
+            ("number of GPUs a machine", gpus_per_host),
         ):
             if value is not None and not 0 <= value < 1 << 32:
                 raise InvalidRequestError(f"job {name}: {what} {value} is not possible")
@@ -86,19 +89,20 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             min_workers=min_workers,
             selective=selective,
             join_token=join_token,
+            gang=pb.Gang(name=name, planes=gpus_per_host) if gpus_per_host != 1 else None,
         )
         return self._call(pb.JobInfo, self._stub.CreateJob, spec)
 
     def list_jobs(self) -> list[pb.JobInfo]:
-        """The last job of each name, by name."""
+        """The last job of each name, by name; of gangs the planes."""
         return list(self._call(pb.JobList, self._stub.ListJobs, pb.ListJobsRequest()).jobs)
 
     def show_job(self, name: str) -> pb.JobInfo:
-        """One job."""
+        """One job, or a gang by its name, with its planes."""
         return self._call(pb.JobInfo, self._stub.ShowJob, pb.JobName(name=name))
 
     def delete_job(self, name: str) -> pb.JobInfo:
-        """End a job if it runs, and forget it; what it was."""
+        """End a job, or a gang by its name, if it runs, and forget it; what it was."""
         return self._call(pb.JobInfo, self._stub.DeleteJob, pb.JobName(name=name))
 
     def flows(self, job: str = "") -> list[pb.Flow]:

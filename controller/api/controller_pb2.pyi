@@ -177,12 +177,14 @@ class Leave(_message.Message):
     def __init__(self, collectives: _Optional[int] = ...) -> None: ...
 
 class Abort(_message.Message):
-    __slots__ = ("reason", "mismatch")
+    __slots__ = ("reason", "mismatch", "plane")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MISMATCH_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     mismatch: Called
-    def __init__(self, reason: _Optional[str] = ..., mismatch: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
+    plane: int
+    def __init__(self, reason: _Optional[str] = ..., mismatch: _Optional[_Union[Called, _Mapping]] = ..., plane: _Optional[int] = ...) -> None: ...
 
 class Called(_message.Message):
     __slots__ = ("collective", "what")
@@ -379,20 +381,22 @@ class Compare(_message.Message):
     def __init__(self, collective: _Optional[int] = ...) -> None: ...
 
 class Ended(_message.Message):
-    __slots__ = ("reason", "rank", "host", "first_message", "mismatch", "cause")
+    __slots__ = ("reason", "rank", "host", "first_message", "mismatch", "cause", "plane")
     REASON_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     FIRST_MESSAGE_FIELD_NUMBER: _ClassVar[int]
     MISMATCH_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PLANE_FIELD_NUMBER: _ClassVar[int]
     reason: str
     rank: int
     host: str
     first_message: int
     mismatch: bool
     cause: EndCause
-    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ..., cause: _Optional[_Union[EndCause, str]] = ...) -> None: ...
+    plane: int
+    def __init__(self, reason: _Optional[str] = ..., rank: _Optional[int] = ..., host: _Optional[str] = ..., first_message: _Optional[int] = ..., mismatch: _Optional[bool] = ..., cause: _Optional[_Union[EndCause, str]] = ..., plane: _Optional[int] = ...) -> None: ...
 
 class JobSpec(_message.Message):
     __slots__ = ("name", "world_size", "mode", "path_mtu", "window", "message_packets", "tenant", "elastic", "min_workers", "join_token", "selective", "gang")

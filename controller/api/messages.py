@@ -204,10 +204,14 @@ class Leave:
 
 @dataclass(frozen=True)
 class Abort:
-    """End the job for everybody. `mismatch`: as another worker has called another collective than this."""
+    """End the job for everybody. `mismatch`: as another worker has called another collective than this.
+
+    `plane`: of a gang, as another GPU of this worker's machine, the one in that plane, has failed.
+    """
 
     reason: str
     mismatch: Called | None = None
+    plane: int | None = None
 
 
 @dataclass(frozen=True)
@@ -307,7 +311,8 @@ class Ended:
     """The job has ended early: why, and by which rank on which host (None, "": not a worker's doing).
 
     `first_message`: the first that the rank did not contribute to, of those that others wait for. `mismatch`
-    is for releases that know no causes, and made into one where it comes from them.
+    is for releases that know no causes, and made into one where it comes from them. `plane`: of a gang, the
+    plane in which that worker is `rank`, if not in the receiver's.
     """
 
     reason: str
@@ -316,6 +321,7 @@ class Ended:
     host: str = ""
     first_message: int | None = None
     mismatch: bool = False
+    plane: int | None = None
 
     def __post_init__(self) -> None:
         cause = EndCause(self.cause)

@@ -221,9 +221,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     # Jobs that were asked for by name.
 
-    def save_spec(self, spec: JobSpec) -> None:
-        """Remember a job that was created explicitly."""
-        self._write("INSERT OR REPLACE INTO specs VALUES (?, ?)", spec.name, _text(spec))
+    def save_spec(self, *planes: JobSpec) -> None:
+        """Remember a job, or the planes of a gang, that was created explicitly."""
+        with self._db:
+            rows = [(spec.name, _text(spec)) for spec in planes]
+            self._db.executemany("INSERT OR REPLACE INTO specs VALUES (?, ?)", rows)
 
     def forget_spec(self, name: str) -> None:
         """Forget it; nothing where there is none."""
@@ -236,10 +238,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     # Jobs that have a plan.
 
-    def save_job(self, job: StoredJob) -> None:
-        """Remember a job and its allocations, in one transaction: before switches are written."""
+    def save_job(self, *planes: StoredJob) -> None:
+        """Remember a job, or the planes of a gang, with their allocations: before switches are written."""
         with self._db:
-            self._save_job(job)
+            for job in planes:
+                self._save_job(job)
 
     def _save_job(self, job: StoredJob) -> None:
         generation = job.plan.generation
@@ -265,18 +268,19 @@ class Store(contextlib.AbstractContextManager["Store"]):
         for width in {len(row) for row in rows}:
             self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)
 
-    def supersede(self, job: StoredJob) -> None:
-        """A job goes on under a new generation: it is remembered, and those before it are over.
+    def supersede(self, *planes: StoredJob) -> None:
+        """A job, or a gang, goes on under new generations: they are remembered, those before are over.
 
         Those stay known for the numbers of their queue pairs (orchestration/retired.py).
         """
         older = "name = ? AND generation < ? AND phase != ?"
-        which = (job.spec.name, job.plan.generation, Phase.ENDED)
         with self._db:
-            self._save_job(job)
-            self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
-            over = (Phase.ENDED, _SUPERSEDED, *which)
-            self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
+            for job in planes:
+                which = (job.spec.name, job.plan.generation, Phase.ENDED)
+                self._save_job(job)
+                self._db.execute(f"{_ENDS} {older} ORDER BY generation", which)
+                over = (Phase.ENDED, _SUPERSEDED, *which)
+                self._db.execute(f"UPDATE jobs SET phase = ?, outcome = ? WHERE {older}", over)
             self._forget_old()
 
     def save_allocations(self, allocations: Iterable[tuple[int, Allocation]]) -> None:

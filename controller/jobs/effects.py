@@ -23,6 +23,11 @@ class Tell:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """Who has joined this plane of a gang has changed: tell all planes, by `Job.gathered`."""
+
+
+@dataclass(frozen=True)
 class Install:
     """All have joined: make a plan, write the switch, then call `planned` or `end`."""
 
@@ -110,6 +115,7 @@ class Forgotten:
 
 Effect = (
     Tell
+    | Gathered
     | Install
     | Vacated
     | Started

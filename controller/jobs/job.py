@@ -234,7 +234,8 @@ class Job:
 
     def _spec_for(self, gang: Gang | None) -> JobSpec:
         """A job that was created is a plane where its first worker says so."""
-        return replace(self.spec, gang=gang) if self.explicit and not self.workers else self.spec
+        free = self.explicit and not self.workers and self.spec.gang is None
+        return replace(self.spec, gang=gang) if free else self.spec
 
     def join(
         self,
@@ -249,13 +250,28 @@ class Job:
         """Take a worker in; `check` says what is raised."""
         self.check(member, world_size, tenant, elastic=elastic, gang=gang)
         self.spec = self._spec_for(gang)
-        complete = set(self.missing) == {member.rank}
-        self._becomes(State.INSTALLING if complete else State.JOINING)
+        self._becomes(State.JOINING)
         self.workers[member.rank] = WorkerState(member, now, self.timing.heartbeat_timeout_s)
-        if complete:
-            self._effects.append(effects.Install())
+        self._who_has_joined_changed()
+
+    def _who_has_joined_changed(self) -> None:
+        if self.spec.gang is None:
+            self.gathered()
         else:
-            self._tell_all(Waiting(self.missing))
+            self._effects.append(effects.Gathered())
+
+    def gathered(self, missing_workers: tuple[str, ...] = ()) -> None:
+        """Somebody has joined, here or in another plane of the gang, or withdrawn; in words, who has not.
+
+        A job is set up when all have joined, a plane when all of its gang have.
+        """
+        if self._state is not State.JOINING:
+            return
+        if self.missing or missing_workers:
+            self._tell_all(Waiting(self.missing, missing_workers))
+        else:
+            self._becomes(State.INSTALLING)
+            self._effects.append(effects.Install())
 
     def has_not_heard(self, member: Member) -> bool:
         """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
@@ -308,8 +324,8 @@ class Job:
                     self._effects.append(effects.Relocate(move.mode))
             case Renewing():
                 self._renewing(rank, said)
-            case Abort(reason, None):
-                self._abort(rank, reason)
+            case Abort(reason, None, plane):
+                self._abort(rank, reason, plane)
             case Abort(reason, Called() as called):
                 self._disagrees(rank, called, reason, now)
             case Called():
@@ -366,15 +382,21 @@ class Job:
             for other in sorted(self.workers.keys() - {*there}):
                 self._tell(other, Waiting(there))
 
-    def _abort(self, rank: int, reason: str) -> None:
-        """A worker wants the job to end; an elastic one goes on without it."""
+    def _abort(self, rank: int, reason: str, plane: int | None = None) -> None:
+        """A worker wants the job to end; an elastic one goes on without it.
+
+        `plane`: another worker of its machine is why.
+        """
         reason = reason or f"{self.workers[rank].member} gave up without saying why"
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
             return
         if self._can_lose_workers:
             self._drop(rank, reason, EndCause.WORKER_ABORTED)
         else:
-            self.end(reason, EndCause.WORKER_ABORTED, rank=rank)
+            gang = self.spec.gang
+            is_another = gang is not None and plane is not None and plane in range(gang.planes)
+            other = plane if is_another and gang is not None and plane != gang.plane else None
+            self.end(reason, EndCause.WORKER_ABORTED, rank=rank, plane=other)
 
     # Sessions that end, and begin again.
 
@@ -482,9 +504,10 @@ class Job:
         if self._state is State.RELOCATING:
             self._move_ends(mode, reason)
 
-    def call_off(self, reason: str) -> None:
-        """Move no more, unless the switches are being written already."""
-        if self._state in (State.PAUSING, State.HOLDING) and self.plan is not None:
+    def call_off(self, reason: str, *, at_switches: bool = False) -> None:
+        """Move no more, unless the switches are being written. `at_switches`: they are not, if all hold."""
+        states = MOVING if at_switches else (State.PAUSING, State.HOLDING)
+        if self._state in states and self.plan is not None:
             self._effects.append(effects.Stayed(reason))
             self._move_ends(self.plan.mode, self.plan.mode_reason)
 
@@ -758,13 +781,27 @@ class Job:
     # Ends.
 
     def end(
-        self, reason: str, cause: EndCause, *, rank: int | None = None, first_message: int | None = None
+        self,
+        reason: str,
+        cause: EndCause,
+        *,
+        rank: int | None = None,
+        first_message: int | None = None,
+        plane: int | None = None,
     ) -> None:
-        """End the job early, for all workers; nothing where it has ended."""
+        """End the job early, for all workers; nothing if it has ended. `rank`: in that `plane` of a gang."""
         if self.live:
             worker = None if rank is None else self.workers.everybody.get(rank)
             host = "" if worker is None else worker.member.host or worker.member.hostname
-            self._finish(Ended(reason=reason, cause=cause, rank=rank, host=host, first_message=first_message))
+            ended = Ended(reason=reason, cause=cause, rank=rank, host=host, first_message=first_message)
+            self._finish(ended if plane is None else replace(ended, plane=plane))
+
+    def end_with(self, outcome: Ended, plane: int) -> None:
+        """End as that plane of the gang has; nothing where this one is over."""
+        own = self.spec.gang is not None and self.spec.gang.plane == plane
+        if self.live:  # the first message counts those of that plane
+            of = None if outcome.rank is None or own else plane
+            self._finish(replace(outcome, first_message=None, plane=of))
 
     def discard(self) -> None:
         """A draft that nobody has heard of comes to nothing."""
@@ -791,11 +828,10 @@ class Job:
 
     def _withdraw(self, rank: int) -> None:
         del self.workers[rank]
-        if self.workers:
-            self._tell_all(Waiting(self.missing))
-        else:
+        if not self.workers:
             self._becomes(State.CREATED)
             self._effects.append(effects.Vacated())
+        self._who_has_joined_changed()
 
     def _ready(self, rank: int) -> Ready:
         assert self.plan is not None

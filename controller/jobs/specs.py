@@ -97,7 +97,12 @@ class Plan:
     @property
     def slots(self) -> int:
         """The size of the job's region: of two windows (docs/protocol.md: m mod 2W)."""
-        return 2 * self.window * self.message_packets
+        return slots_of(self.window, self.message_packets)
+
+
+def slots_of(window: int, message_packets: int) -> int:
+    """The size of a region: of two windows."""
+    return 2 * window * message_packets
 
 
 @dataclass(frozen=True, kw_only=True)

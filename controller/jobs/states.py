@@ -4,8 +4,10 @@ A job is set up in four states, then runs until it ends:
 
     CREATED ──► JOINING ──► INSTALLING ──► READY ──► RUNNING ──► ENDED
 
+A plane of a gang stays JOINING until the workers of all planes have joined.
+
 A running job may be *moved* between ring and switch, in three steps. It goes on unchanged if one of its
-workers keeps the others waiting:
+workers keeps the others waiting; so does a gang, whose planes hold one by one and are moved together:
 
     RUNNING ──► PAUSING ──► HOLDING ──► RELOCATING ──► RUNNING
 
@@ -69,7 +71,7 @@ RENEWING: Final = (State.ASKING, State.REBUILDING, State.RAISING)
 _GOES_ON: Final = (State.ASKING, State.ENDED)
 
 TRANSITIONS: Final[Mapping[State, tuple[State, ...]]] = {
-    State.CREATED: (State.JOINING, State.INSTALLING, State.ENDED),
+    State.CREATED: (State.JOINING, State.ENDED),
     State.JOINING: (State.JOINING, State.INSTALLING, State.CREATED, State.ENDED),  # CREATED: all withdrew
     State.INSTALLING: (State.READY, State.ENDED),
     State.READY: (State.RUNNING, *_GOES_ON),

@@ -21,6 +21,7 @@ from controller.jobs.specs import Member, Phase, Plan, Timing
 from controller.orchestration import planning
 from controller.orchestration.book import Book
 from controller.orchestration.callers import token_hash
+from controller.orchestration.gangs import Gangs
 from controller.orchestration.orphans import Orphan
 from controller.orchestration.record import Record, stored
 from controller.orchestration.renewer import Renewer
@@ -110,7 +111,9 @@ class _Waiting:
 class Adoption:
     """Takes jobs over; workers whose accounts of a job differ count as workers of different jobs."""
 
-    def __init__(self, manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -> None:
+    def __init__(
+        self, manager: SwitchManager, book: Book, gangs: Gangs, renewer: Renewer, timing: Timing
+    ) -> None:
         self._config = manager.config
         self._store = manager.store
         self._switches = manager.switches
@@ -118,6 +121,7 @@ class Adoption:
         self._rerouting = manager.rerouting
         self._engine = manager.engine
         self._book = book
+        self._gangs = gangs
         self._renewer = renewer
         self._timing = timing
         self._left_out = 0  # generations, because workers say that they were given out
@@ -207,10 +211,14 @@ class Adoption:
         record = Record(job, allocations={orphan.allocation.switch: orphan.allocation for orphan in orphans})
         self._allocations.adopted(record, orphans)
         self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
+        self._gangs.enlist(record, spec.gang)
         self._rerouting.allocated(record)
         qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
         self._engine.spawn(self._allocations.take_qps_back(plan.generation, qps))
         logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
+        others = [plane.job for plane in record.live_planes if plane is not record]
+        if any(other.renewal or (other.plan and other.plan.mode is not plan.mode) for other in others):
+            lost = lost or "another plane of its gang has gone on otherwise"
         if lost:
             self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
 

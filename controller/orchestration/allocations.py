@@ -1,4 +1,4 @@
-"""What jobs have on the switches. A job gets all of its allocations or none.
+"""What jobs have on the switches. A job, or a gang, gets all of its allocations or none.
 
 `put` and `extend` give slots. These free them:
 
@@ -18,8 +18,8 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from controller.api.errors import ControllerError, NoResourcesError, UnreachableError
 from controller.config import Config
@@ -46,6 +46,15 @@ class HalfOffError(ControllerError):
     """A switch lacks entries of a running job, and they could not be written again: the job needs a new
     generation.
     """
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A job, or a plane of a gang, that shall have allocations for a plan."""
+
+    record: Record
+    tree: Tree
+    plan: Plan
 
 
 class Allocations:
@@ -203,8 +212,8 @@ class Allocations:
         nobody needs them, nor their guards.
         """
         for record in self.on(switch.name):
-            allocation = record.allocations[switch.name]
-            if not orphan.collides(allocation):
+            allocation = record.allocations.get(switch.name)
+            if allocation is None or not orphan.collides(allocation):
                 continue
             if record.generation is None:
                 raise UnreachableError(
@@ -238,47 +247,70 @@ class Allocations:
                     await stack.enter_async_context(switch.lock)
             yield
 
-    async def put(
-        self, record: Record, tree: Tree, plan: Plan, *, admit: Callable[[], None] = lambda: None
-    ) -> None:
-        """Slots and entries on all leaves of a job, and on the spines that join them: all or none.
+    async def put(self, claims: Sequence[Claim], *, admit: Callable[[], None] = lambda: None) -> None:
+        """Slots and entries on all leaves of a job, or of all planes of a gang, and on the spines that join
+        them: all or none.
 
         `admit` may object with a ControllerError when all switches are locked. Raises that, NoResourcesError,
-        UnreachableError, SwitchError or what the database raises; the job has no allocation anywhere then.
+        UnreachableError, SwitchError or what the database raises; nothing is allocated anywhere then.
         """
-        await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in tree.leaves))
-        spines = tree.spines(self.links.state)
-        async with self.locked((*tree.leaves, *spines)):
-            for leaf in tree.leaves:
+        leaves = list(dict.fromkeys(leaf for claim in claims for leaf in claim.tree.leaves))
+        await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in leaves))
+        wanted = {spine for claim in claims for spine in claim.tree.spines(self.links.state)}
+        async with self.locked((*leaves, *wanted)):
+            for leaf in leaves:
                 await self.switches[leaf].require_ready(0.0)
-            spines = tuple(
-                spine
-                for spine in tree.spines(self.links.state)
-                if spine in spines and self.switches[spine].ready
-            )
-            if tree.two_level and not spines:
-                raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
-            self.require_new(plan.generation, (*tree.leaves, *spines))
+            spines = [self._spines_for(claim.tree, wanted) for claim in claims]
+            for claim, usable in zip(claims, spines, strict=True):
+                self.require_new(claim.plan.generation, (*claim.tree.leaves, *usable))
             admit()
             self.settle_owed()
-            if plan.generation in self._owed:
+            if any(claim.plan.generation in self._owed for claim in claims):
                 raise UnreachableError(f"the controller's database {self.store.path} cannot be written")
-            allocations = self._allocate(tree, plan, spines)
+            given = self._allocate_all(claims, spines)
             try:
-                self.store.save_job(stored(record.job, plan, allocations, Phase.INSTALLING))
+                self.store.save_job(
+                    *(
+                        stored(claim.record.job, claim.plan, mine, Phase.INSTALLING)
+                        for claim, mine in zip(claims, given, strict=True)
+                    )
+                )
             except BaseException:
-                self._free(allocations)
+                self._free(allocation for mine in given for allocation in mine)
                 raise
-            record.allocations = {allocation.switch: allocation for allocation in allocations}
-            self.holding.append(record)
+            for claim, mine in zip(claims, given, strict=True):
+                claim.record.allocations = {allocation.switch: allocation for allocation in mine}
+                self.holding.append(claim.record)
             try:
-                for allocation in reversed(allocations):  # spines first
-                    switch = self.switches[allocation.switch]
-                    await self._make_room(switch, allocation.entries)
-                    await switch.install(allocation, tree.flows_on(allocation.switch), plan.generation)
+                for claim, mine in zip(claims, given, strict=True):
+                    for allocation in reversed(mine):  # spines first
+                        switch = self.switches[allocation.switch]
+                        await self._make_room(switch, allocation.entries)
+                        flows = claim.tree.flows_on(allocation.switch)
+                        await switch.install(allocation, flows, claim.plan.generation)
             except BaseException:
-                await self._take_back(record, plan, allocations)
+                await self._take_back(claims, given)
                 raise
+
+    def _spines_for(self, tree: Tree, locked: Collection[str]) -> tuple[str, ...]:
+        """The spines that can add up for a job now, of those; UnreachableError where it needs one."""
+        usable = tree.spines(self.links.state)
+        spines = tuple(spine for spine in usable if spine in locked and self.switches[spine].ready)
+        if tree.two_level and not spines:
+            raise UnreachableError(tree.graph.why_apart(tree.leaves, self.links.state))
+        return spines
+
+    def _allocate_all(
+        self, claims: Sequence[Claim], spines: Sequence[Sequence[str]]
+    ) -> list[list[Allocation]]:
+        given: list[list[Allocation]] = []
+        try:
+            for claim, usable in zip(claims, spines, strict=True):
+                given.append(self._allocate(claim.tree, claim.plan, usable))
+        except BaseException:
+            self._free(allocation for mine in given for allocation in mine)
+            raise
+        return given
 
     def require_new(self, generation: int, names: Iterable[str]) -> None:
         """UnreachableError if a switch may have had the generation under another database."""
@@ -316,20 +348,28 @@ class Allocations:
         for allocation in allocations:
             self.switches[allocation.switch].allocator.release(allocation.region)
 
-    async def _take_back(self, record: Record, plan: Plan, allocations: Sequence[Allocation]) -> None:
+    async def _take_back(self, claims: Sequence[Claim], given: Sequence[Sequence[Allocation]]) -> None:
         """Undo `put` after a switch has refused; a switch that is away follows when it is back.
 
         If the database fails here, the regions stay taken until it can be written again.
         """
-        record.allocations = {}
-        self.holding.remove(record)
-        for allocation in allocations:
+        for claim in claims:
+            claim.record.allocations = {}
+            self.holding.remove(claim.record)
+        for allocation in (allocation for mine in given for allocation in mine):
             try:
                 await self.switches[allocation.switch].remove(allocation)
             except SwitchError as error:
                 logger.warning("switch %s holds too much until it is back: %s", allocation.switch, error)
                 self._left_behind[allocation.switch].update(allocation.entries)
-        self._give_back(record, plan.generation, allocations)
+        wrong: sqlite3.Error | None = None
+        for claim, mine in zip(claims, given, strict=True):
+            try:
+                self._give_back(claim.record, claim.plan.generation, mine)
+            except sqlite3.Error as error:
+                wrong = error
+        if wrong is not None:
+            raise wrong
 
     def _give_back(self, record: Record, generation: int, allocations: Sequence[Allocation]) -> None:
         """Free a job's allocations, in the database too; if that cannot be written, later."""
@@ -385,29 +425,34 @@ class Allocations:
 
     # Taking away
 
-    async def take_off(self, record: Record, plan: Plan) -> None:
-        """Free all allocations of a running job whose workers all hold; it goes on by this plan.
+    async def take_off(self, planes: Sequence[tuple[Record, Plan]]) -> None:
+        """Free all allocations of a running job, or of a gang, whose workers all hold; they go on by these
+        plans.
 
         UnreachableError, SwitchError and the database's errors leave everything as it was; HalfOffError does
         not. A restart before the database is written finds leaves without the job's entries, and renews it.
         """
-        job, names = record.job, list(record.allocations)
+        names = list(dict.fromkeys(name for record, _ in planes for name in record.allocations))
         async with self.locked(names):
-            for leaf in record.leaves:
-                await self.switches[leaf].require_ready(0.0)
-            allocations = list(record.allocations.values())
+            for record, _ in planes:
+                for leaf in record.leaves:
+                    await self.switches[leaf].require_ready(0.0)
+            allocations = [allocation for record, _ in planes for allocation in record.allocations.values()]
             try:
                 for allocation in allocations:
                     if self.switches[allocation.switch].ready:
                         await self.switches[allocation.switch].remove(allocation)
                     else:  # a spine that is away is made to forget when it is back
                         self._left_behind[allocation.switch].update(allocation.entries)
-                self.store.save_job(stored(job, plan, (), job.phase))
+                self.store.save_job(
+                    *(stored(record.job, plan, (), record.job.phase) for record, plan in planes)
+                )
             except BaseException as error:
                 await self._restore(names, error)
                 raise
-            job.plan, record.allocations = plan, {}
-            self.holding.remove(record)
+            for record, plan in planes:
+                record.job.plan, record.allocations = plan, {}
+                self.holding.remove(record)
             self._free(allocations)
         self._on_room()
 
@@ -492,7 +537,9 @@ class Allocations:
                 found = await switch.switch.read_entries()
                 self._look_for_orphans(switch, found)
                 for record in self.on(switch.name):
-                    allocation = record.allocations[switch.name]
+                    allocation = record.allocations.get(switch.name)
+                    if allocation is None:  # it is renewed for another plane's sake
+                        continue
                     fixed = {entry for entry in allocation.entries if not is_uplink(entry)}
                     lost = allocation.role == "leaf" and not found.issuperset(fixed)
                     if lost and record.job.live and not record.installing:
@@ -512,7 +559,8 @@ class Allocations:
         """Load the program again, which makes a leaf forget its jobs."""
         async with switch.lock:
             for record in self.on(switch.name):
-                if record.allocations[switch.name].role == "leaf" and record.job.live:
+                allocation = record.allocations.get(switch.name)
+                if allocation is not None and allocation.role == "leaf" and record.job.live:
                     self._forgot(record, f"switch {switch.name} was loaded with its program anew")
             for orphan in self.orphans[switch.name]:
                 switch.allocator.release(orphan.allocation.region)

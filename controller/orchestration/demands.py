@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from controller.api.errors import NoResourcesError
 from controller.api.messages import Mode
 from controller.fabric.trees import Tree
@@ -21,6 +24,7 @@ from controller.slots.admission import (
     decide,
     parse_quotas,
     shrink,
+    smaller_shapes,
     used_by_tenant,
     why_never,
     why_over,
@@ -41,22 +45,26 @@ class Demands:
         """Other ones; None: the configuration's."""
         self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
 
-    def shape(self, job: Job, window: int, packets: int) -> tuple[int, int]:
-        """Window and packets a message within the job's quota, where that is possible."""
-        limit = self.quotas.job_limit(_tenant(job))
-        fixed = (job.spec.window is not None, job.spec.message_packets is not None)
-        return shrink(window, packets, limit, fixed=fixed)
+    def shapes(self, jobs: Sequence[Job], window: int, packets: int) -> list[tuple[int, int]]:
+        """Windows and packets a message that a job, or a gang of these planes, may have, the largest first.
 
-    def admit(self, job: Job, plan: Plan) -> None:
-        """NoResourcesError if a new job may not have slots now, or others come before it."""
-        renewal = self._book.job(job.spec.name).job.renewal
+        All are within its quota, where that is possible.
+        """
+        limit, planes = self.quotas.job_limit(_tenant(jobs[0])), len(jobs)
+        largest = shrink(window, packets, None if limit is None else limit // planes, fixed=_fixed(jobs))
+        return [largest, *smaller_shapes(*largest, fixed=_fixed(jobs), planes=planes)]
+
+    def admit(self, planes: Sequence[Record], plans: Sequence[Plan]) -> None:
+        """NoResourcesError if a new job or gang may not have slots now, or others come before it."""
+        jobs = [record.job for record in planes]
+        renewal = self._book.job(jobs[0].spec.name).job.renewal
         if renewal is not None and renewal.cause in PLANNED:
             return  # that was decided when the move began
-        demand = self.of(job, plan, self._engine.clock())
+        demand = replace(self.of(jobs, plans, self._engine.clock()), smaller=())
         used = used_by_tenant(self.counted())
         if why := why_never(self.quotas, demand) or why_over(self.quotas, demand, used):
             raise NoResourcesError(why)
-        if job.spec.mode is Mode.IN_NETWORK:
+        if jobs[0].spec.mode is Mode.IN_NETWORK:
             return  # it runs there or not at all: there is no place in the queue for it
         waiting = [d for d in self.waiting().values() if d.key != demand.key]
         decision = decide(self.quotas, self.rooms(), self.counted(), [*waiting, demand])
@@ -64,52 +72,75 @@ class Demands:
             raise NoResourcesError(decision.reasons[demand.key])
 
     def waiting(self, *, ready_only: bool = True) -> dict[Record, Demand]:
-        """The jobs that wait; with `ready_only`, those that could be moved now or soon."""
+        """What waits, of gangs the leaders; with `ready_only`, what could be moved now or soon."""
         now, found = self._engine.clock(), {}
         for record in self._book:
-            record.queueing = (record.queueing or Queueing(now)) if self._could_move_in(record.job) else None
+            waits = record.leader is record and self._could_move_in(record)
+            record.queueing = (record.queueing or Queueing(now)) if waits else None
         if self.made_room_for is not None and self.made_room_for.queueing is None:
             self.made_room_for = None
         for record in self._book:
-            job, waiting = record.job, record.queueing
+            waiting = record.queueing
             if waiting is None:
                 continue
-            moving = job.move is not None or job.renewal is not None or record.installing or record.unsaved
-            if ready_only and (moving or now < waiting.not_before or self.why_away(record)):
+            if ready_only and (
+                any(_is_moving(plane) for plane in record.planes)
+                or now < waiting.not_before
+                or self.why_away(record)
+            ):
                 continue
-            assert record.job.plan is not None
+            jobs = [plane.job for plane in record.planes]
             first = record is self.made_room_for
-            found[record] = self.of(record.job, record.job.plan, waiting.since, first=first)
+            found[record] = self.of(jobs, [job.plan for job in jobs], waiting.since, first=first)
         return found
 
-    def _could_move_in(self, job: Job) -> bool:
-        return (
+    def _could_move_in(self, record: Record) -> bool:
+        """Whether all planes run by ring, and could run in the network."""
+        return record.is_whole and all(
             job.is_set_up
             and job.plan is not None
             and job.plan.mode is Mode.RING
             and not job.plan.backup
             and job.spec.mode is None
             and not planning.why_ring(self._manager.config, job.spec, job.members)
+            for job in (plane.job for plane in record.planes)
         )
 
-    def of(self, job: Job, plan: Plan | None, since: float, *, first: bool = False) -> Demand:
+    def of(
+        self, jobs: Sequence[Job], plans: Sequence[Plan | None], since: float, *, first: bool = False
+    ) -> Demand:
+        """What a job, or the planes of a gang, need for these plans."""
+        plan, spec = plans[0], jobs[0].spec
         assert plan is not None
-        tree = Tree.of(self._manager.config, job.members)
+        trees = [Tree.of(self._manager.config, job.members) for job in jobs]
+        smaller = smaller_shapes(plan.window, plan.message_packets, fixed=_fixed(jobs), planes=len(jobs))
         return Demand(
             key=plan.generation,
-            name=job.spec.name,
-            tenant=_tenant(job),
+            name=spec.name if spec.gang is None else spec.gang.name,
+            tenant=_tenant(jobs[0]),
             slots=plan.slots,
-            switches=(*tree.leaves, *tree.spines(self._manager.links.state)),
+            switches=tuple(
+                name for tree in trees for name in (*tree.leaves, *tree.spines(self._manager.links.state))
+            ),
             since=since,
             first=first,
+            planes=len(jobs),
+            smaller=tuple(2 * window * packets for window, packets in smaller),
         )
 
     def why_away(self, record: Record) -> str:
-        return self._manager.why_away(record.job.members, usable=True)
+        """Which switch a job, or any plane of its gang, could not have slots on now."""
+        whys = (self._manager.why_away(plane.job.members, usable=True) for plane in record.live_planes)
+        return next(filter(None, whys), "")
+
+    def _on_its_way_in(self, record: Record) -> Demand:
+        """What a plane will take, as it was decided when its move began."""
+        demand = self.of([record.job], [record.job.plan], 0.0)
+        granted = record.leader.granted
+        return demand if granted is None else replace(demand, slots=granted)
 
     def counted(self) -> list[Demand]:
-        """The jobs that count for tenants: with an allocation, getting one, or on their way in."""
+        """What counts for tenants, plane by plane: with an allocation, getting one, or on its way in."""
         counted = []
         for record in {*self._book, *self._manager.allocations.holding}:
             job = record.job
@@ -125,8 +156,8 @@ class Demands:
                         since=0.0,
                     )
                 )
-            elif moves_in(job):
-                counted.append(self.of(job, job.plan, 0.0))
+            elif moves_in(record):
+                counted.append(self._on_its_way_in(record))
         return counted
 
     def rooms(self) -> Rooms:
@@ -137,19 +168,34 @@ class Demands:
             {name: manager.config.role(name) for name in manager.switches} if manager.config.links else {},
         )
         for record in self._book:
-            if moves_in(record.job) and not record.allocations:
-                demand = self.of(record.job, record.job.plan, 0.0)
+            if moves_in(record) and not record.allocations:
+                demand = self._on_its_way_in(record)
                 if not rooms.lacking(demand):
                     rooms.take(demand)
         return rooms
+
+
+def _is_moving(record: Record) -> bool:
+    job = record.job
+    return job.move is not None or job.renewal is not None or record.installing or record.unsaved
+
+
+def _fixed(jobs: Sequence[Job]) -> tuple[bool, bool]:
+    """Whether window and packets a message were asked for."""
+    return (
+        any(job.spec.window is not None for job in jobs),
+        any(job.spec.message_packets is not None for job in jobs),
+    )
 
 
 def _tenant(job: Job) -> str:
     return job.spec.tenant or DEFAULT_TENANT
 
 
-def moves_in(job: Job) -> bool:
-    renewal = job.renewal
+def moves_in(record: Record) -> bool:
+    """Whether a job is on its way into the switches, and has not got there."""
+    job, renewal = record.job, record.job.renewal
     if renewal is not None:
-        return renewal.cause is Cause.MOVED_IN and job.state is State.ASKING
+        waits = job.state is State.REBUILDING and record.rebuilding is None  # for other planes
+        return renewal.cause is Cause.MOVED_IN and (job.state is State.ASKING or waits)
     return job.live and job.move is not None and job.move.mode is Mode.IN_NETWORK

@@ -13,6 +13,7 @@ from controller.jobs.job import RESTARTED, Job
 from controller.jobs.renewals import Cause
 from controller.jobs.specs import Phase, Timing
 from controller.orchestration.book import Book
+from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.switch_manager import SwitchManager
@@ -20,7 +21,7 @@ from controller.orchestration.switch_manager import SwitchManager
 logger = logging.getLogger(__name__)
 
 
-def load(manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -> None:
+def load(manager: SwitchManager, book: Book, gangs: Gangs, renewer: Renewer, timing: Timing) -> None:
     """Take over what the database knows; StoreError where it does not fit the configuration."""
     engine = manager.engine
     now = engine.begin_anew()  # a controller may be stopped before its first tick
@@ -40,6 +41,7 @@ def load(manager: SwitchManager, book: Book, renewer: Renewer, timing: Timing) -
         record = book.by_generation.get(known.plan.generation)
         if known.dropped and known.outcome is None and record is not None:
             _drop_again(manager, record, known)
+    gangs.loaded()
     for record in list(book.by_name.values()):
         job = record.job
         runs = job.phase is Phase.RUNNING and job.renewal is None

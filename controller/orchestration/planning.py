@@ -10,7 +10,7 @@ from ipaddress import IPv4Address
 from controller.api import controller_pb2 as pb
 from controller.api.codec import from_proto
 from controller.api.errors import InvalidRequestError, NotFoundError, NotPossibleError
-from controller.api.messages import Gang, JobSpec, Join, Mode
+from controller.api.messages import MAX_PLANES, Gang, JobSpec, Join, Mode
 from controller.config import MAC, Config, HostConfig, check_window
 from controller.fabric.graph import ALL_UP
 from controller.fabric.trees import Tree
@@ -70,6 +70,29 @@ def check_spec(config: Config, spec: JobSpec) -> None:
         check_window(spec.window, spec.message_packets)
     except ValueError as error:
         raise InvalidRequestError(f"{where}: {error}") from error
+
+
+def planes_of(spec: JobSpec) -> list[JobSpec]:
+    """What was asked for, plane by plane where it is a gang by its name. InvalidRequestError."""
+    gang = spec.gang
+    if gang is None or spec.name != gang.name:
+        return [spec]
+    if not 1 <= gang.planes <= MAX_PLANES:
+        raise InvalidRequestError(gang.wrong_with(gang.job_of(gang.plane)))
+    if spec.world_size < gang.planes or spec.world_size % gang.planes:
+        raise InvalidRequestError(
+            f"gang {gang.name}: {spec.world_size} workers cannot be {gang.planes} on each machine: the "
+            f"number has to be a multiple of {gang.planes}"
+        )
+    return [
+        replace(
+            spec,
+            name=gang.job_of(plane),
+            world_size=spec.world_size // gang.planes,
+            gang=replace(gang, plane=plane),
+        )
+        for plane in range(gang.planes)
+    ]
 
 
 def _check_gang(job: str, gang: Gang | None, *, elastic: bool) -> None:

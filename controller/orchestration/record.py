@@ -56,6 +56,10 @@ class Retries:
 class Record:
     """A job, its workers' sessions by rank, and its allocations by switch (empty: it has none anywhere).
 
+    `planes`: the planes of its gang that have begun, in order, itself among them; all of them share the list.
+    A job of its own is a gang of one plane. What concerns the slots of a gang is its `leader`'s: its place in
+    the queue, and how many slots a region was `granted` when it was let in.
+
     What is being done for it: `installing`: switches are being written; `rebuilding`: which generation is;
     `cleaning`: it is being taken away; `when_written`: what waits until switches are not being written.
 
@@ -99,6 +103,33 @@ class Record:
     unsaved: bool = False
     behind: list[StoredJob] = field(default_factory=list)
     later: dict[bytes, tuple[int, frozenset[int]]] = field(default_factory=dict)
+    granted: int | None = None
+    planes: list[Record] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.planes = self.planes or [self]
+
+    @property
+    def live_planes(self) -> list[Record]:
+        """Those that are not over: all, until their workers leave or the gang ends."""
+        return [plane for plane in self.planes if plane.job.live]
+
+    @property
+    def leader(self) -> Record:
+        """The first of them; itself where all are over."""
+        return next(iter(self.live_planes), self)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all planes of its gang are there, and none is over."""
+        gang = self.job.spec.gang
+        return len(self.live_planes) == (1 if gang is None else gang.planes)
+
+    @property
+    def what(self) -> str:
+        """The job or gang, in words."""
+        gang = self.job.spec.gang
+        return f"job {self.job.spec.name}" if gang is None else f"gang {gang.name}"
 
     @property
     def generation(self) -> int | None:

@@ -7,7 +7,7 @@ import logging
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from controller.api.errors import ConflictError, ControllerError
@@ -16,12 +16,14 @@ from controller.config import Config
 from controller.database.store import Store, StoreError
 from controller.jobs import effects
 from controller.jobs.job import Job
-from controller.jobs.specs import Phase, Timing
+from controller.jobs.specs import Phase, Plan, Timing
+from controller.jobs.states import State
 from controller.orchestration import planning
 from controller.orchestration.adoption import Adoption
 from controller.orchestration.book import Book
 from controller.orchestration.demands import Demands
 from controller.orchestration.engine import Engine
+from controller.orchestration.gangs import Gangs
 from controller.orchestration.loading import load
 from controller.orchestration.record import Record, stored
 from controller.orchestration.renewer import Renewer
@@ -42,7 +44,7 @@ class Registry:
 
     Its parts know those before them, and none knows the registry:
 
-        engine ◄── manager (the switches) ◄── demands (for slots) ◄── installer
+        engine ◄── manager (the switches), gangs ◄── demands (for slots) ◄── installer
             ◄── renewer ◄── waitlist, adoption ◄── sessions
 
     Not thread-safe: one event loop.
@@ -74,28 +76,32 @@ class Registry:
         self.book = Book()
         self.engine = Engine(clock, interval_s=config.heartbeat_interval_s)
         self.manager = SwitchManager(config, store, switches, self.engine)
+        self.gangs = Gangs(self.book, self.engine, patience_s=config.resume_timeout_s)
         self.demands = Demands(self.manager, self.book)
         self.installer = Installer(self.manager, self.demands)
         self.renewer = Renewer(self.manager, self.book, self.installer, self.timing)
         self.waitlist = Waitlist(self.manager, self.book, self.demands, self.renewer)
-        self.adoption = Adoption(self.manager, self.book, self.renewer, self.timing)
-        self.sessions = Sessions(self.manager, self.book, self.renewer, self.adoption, self.timing)
+        self.adoption = Adoption(self.manager, self.book, self.gangs, self.renewer, self.timing)
+        self.sessions = Sessions(
+            self.manager, self.book, self.gangs, self.renewer, self.adoption, self.timing
+        )
         self.switches, self.links = self.manager.switches, self.manager.links
         self.allocations = self.manager.allocations
         self._phase_unsaved: set[Record] = set()
         self.engine.stood_still.append(self._forgive)
-        spawn, renewer, waitlist = self.engine.spawn, self.renewer, self.waitlist
+        spawn, renewer, waitlist, gangs = self.engine.spawn, self.renewer, self.waitlist, self.gangs
         self.engine.handlers = {
             effects.Tell: self.sessions.tell,
+            effects.Gathered: lambda record, effect: gangs.gathered(record),
             effects.Vacated: self._vacated,
             effects.Install: self._install,
             effects.Started: self._started,
-            effects.Relocate: lambda record, effect: spawn(waitlist.relocate(record, effect)),
+            effects.Relocate: lambda record, effect: waitlist.relocating(record),
             effects.Stayed: waitlist.stayed,
             effects.Interrupted: renewer.interrupted,
             effects.Forgotten: renewer.forgotten,
             effects.Detach: self._detach,
-            effects.Rebuild: lambda record, effect: spawn(renewer.rebuild(record, effect.renewal)),
+            effects.Rebuild: lambda record, effect: spawn(renewer.rebuild(record)),
             effects.Renumbered: self.sessions.renumbered,
             effects.WentOn: waitlist.went_on,
             effects.Lost: lambda record, effect: spawn(renewer.go_on_without(record, effect)),
@@ -112,25 +118,51 @@ class Registry:
         """The last job of that name; NotFoundError."""
         return self.book.job(name)
 
-    def create_job(self, spec: JobSpec) -> Record:
-        """Make a job that workers may join any number of times, one run after the other."""
-        planning.check_spec(self.config, spec)
-        spec = replace(spec, tenant=tenant_of(spec.tenant))
-        known = self.book.by_name.get(spec.name)
-        if known is not None and (known.job.live or spec.name in self.book.specs):
-            raise ConflictError(f"there is a job {spec.name} already: delete it first, or use another name")
-        self.store.save_spec(spec)
-        self.book.specs[spec.name] = spec
-        record = self.book.by_name[spec.name] = Record(Job(spec, self.timing, explicit=True))
-        return record
+    def planes(self, name: str) -> list[Record]:
+        """The job of that name, or the planes of the gang, as far as they have begun. NotFoundError."""
+        if name in self.book.by_name:
+            return [self.book.job(name)]
+        return self.gangs.last_of(name) or [self.book.job(name)]
 
-    def delete_job(self, name: str) -> Record:
-        """End a job if it runs, and forget it. NotFoundError.
+    def create_job(self, spec: JobSpec) -> list[Record]:
+        """Make a job that workers may join any number of times, one run after the other.
 
-        Where the database raises something, the job has ended, and can be deleted once more.
+        One that has the name of its gang is all planes of it, and its world size that of all together.
         """
-        record = self.job(name)
-        self.engine.act(record, lambda job, now: job.end(f"job {name} was deleted", EndCause.DELETED))
+        spec = replace(spec, tenant=tenant_of(spec.tenant))
+        specs = planning.planes_of(spec)
+        for plane in specs:
+            planning.check_spec(self.config, plane)
+            known = self.book.by_name.get(plane.name)
+            if known is not None and (known.job.live or plane.name in self.book.specs):
+                raise ConflictError(
+                    f"there is a job {plane.name} already: delete it first, or use another name"
+                )
+            self.gangs.check(plane)
+        self.store.save_spec(*specs)
+        records = []
+        for plane in specs:
+            self.book.specs[plane.name] = plane
+            record = self.book.by_name[plane.name] = Record(Job(plane, self.timing, explicit=True))
+            self.gangs.enlist(record, plane.gang)
+            records.append(record)
+        return records
+
+    def delete_job(self, name: str) -> list[Record]:
+        """End a job if it runs, and forget it; a gang, by its name, with all planes. NotFoundError.
+
+        A plane takes the others to their end, and they are not forgotten. Where the database raises
+        something, the job has ended, and can be deleted once more.
+        """
+        planes = self.planes(name)
+        reason = f"{planes[0].what if len(planes) > 1 else f'job {name}'} was deleted"
+        for record in planes:
+            self._delete(record, reason)
+        return planes
+
+    def _delete(self, record: Record, reason: str) -> None:
+        name = record.job.spec.name
+        self.engine.act(record, lambda job, now: job.end(reason, EndCause.DELETED))
         self.store.forget_spec(name)
         if record.generation is not None:
             self.store.save_phase(record.generation, Phase.ENDED, record.job.outcome, deleted=True)
@@ -138,7 +170,6 @@ class Registry:
         self.book.specs.pop(name, None)
         del self.book.by_name[name]
         record.deleted = True
-        return record
 
     # What their state machines ask for.
 
@@ -146,38 +177,57 @@ class Registry:
         name = record.job.spec.name
         if not record.job.explicit and not record.job.workers and self.book.by_name.get(name) is record:
             del self.book.by_name[name]
+            self.gangs.vacated(record)
 
     def _install(self, record: Record, effect: effects.Install) -> None:
-        record.installing = True
-        self.engine.spawn(self._installed(record))
+        """All have joined: a job is set up, a gang when all of its planes hear so."""
+        planes = record.live_planes
+        if all(p.job.state is State.INSTALLING and not p.installing for p in planes):
+            for plane in planes:
+                plane.installing = True
+            self.engine.spawn(self._installed(planes))
 
-    async def _installed(self, record: Record) -> None:
-        job, why = record.job, ""
-        tokens = {rank: secrets.token_bytes(_TOKEN_BYTES) for rank in job.workers}
+    async def _installed(self, planes: Sequence[Record]) -> None:
+        first, why = planes[0], ""
+        tokens = [{rank: secrets.token_bytes(_TOKEN_BYTES) for rank in plane.job.workers} for plane in planes]
         try:
-            job.plan = plan = await self.installer.set_up(record)
+            plans = await self.installer.set_up(planes)
+            for plane, plan in zip(planes, plans, strict=True):
+                plane.job.plan = plan
             # From here on there is something to take away.
-            self.store.save_job(stored(job, plan, record.allocations.values(), Phase.READY, tokens))
+            self.store.save_job(
+                *(
+                    stored(plane.job, plan, plane.allocations.values(), Phase.READY, of)
+                    for plane, plan, of in zip(planes, plans, tokens, strict=True)
+                )
+            )
         except (ControllerError, StoreError, sqlite3.Error) as error:
             why = self.store.explain(error)
         except Exception as error:
-            logger.exception("job %s: a defect in the controller", job.spec.name)
+            logger.exception("%s: a defect in the controller", first.what)
             why = f"a defect in the controller, its log says more: {error!r}"
-        record.installing = False
-        if not job.live:  # a worker died meanwhile
-            self.engine.post(record, effects.Over())
+        for plane in planes:
+            plane.installing = False
+        if not all(plane.job.live for plane in planes):  # a worker died meanwhile
+            for plane in planes:
+                self.engine.post(plane, effects.Over())
         elif why:
-            reason = f"job {job.spec.name} could not be set up: {why}"
-            self.engine.act(record, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
+            reason = f"{first.what} could not be set up: {why}"
+            self.engine.act(first, lambda job, now: job.end(reason, EndCause.NOT_SET_UP))
         else:
-            self.book.by_generation[plan.generation] = record
-            self.manager.rerouting.allocated(record)
-            logger.info(
-                "job %s: generation %d, %d workers, %s%s",
-                *(job.spec.name, plan.generation, job.spec.world_size, plan.mode.name),
-                f" ({plan.mode_reason})" if plan.mode_reason else "",
-            )
-            self.engine.act(record, lambda job, now: job.planned(plan, tokens, now))
+            for plane, plan, of in zip(planes, plans, tokens, strict=True):
+                self._planned(plane, plan, of)
+
+    def _planned(self, record: Record, plan: Plan, tokens: Mapping[int, bytes]) -> None:
+        job = record.job
+        self.book.by_generation[plan.generation] = record
+        self.manager.rerouting.allocated(record)
+        logger.info(
+            "job %s: generation %d, %d workers, %s%s",
+            *(job.spec.name, plan.generation, job.spec.world_size, plan.mode.name),
+            f" ({plan.mode_reason})" if plan.mode_reason else "",
+        )
+        self.engine.act(record, lambda job, now: job.planned(plan, tokens, now))
 
     def _started(self, record: Record, effect: effects.Started) -> None:
         self._save_phase(record)
@@ -193,6 +243,8 @@ class Registry:
         if record.ended_at is None:
             record.ended_at = self.clock()
             self.book.ended(record)
+            self.gangs.ended(record)
+        self._others_go_on(record)
         if record.installing:
             return  # who is writing comes back here
         self._save_phase(record)
@@ -211,6 +263,14 @@ class Registry:
             self.engine.spawn(self.allocations.clean(record))
         self.waitlist.changed()  # it may have been on its way in
         self.book.forget_old()
+
+    def _others_go_on(self, record: Record) -> None:
+        """A plane is over, for which the others of its gang may have waited."""
+        for other in record.live_planes:
+            if other.job.state is State.RELOCATING:
+                self.waitlist.relocating(other)
+            elif other.job.state is State.REBUILDING:
+                self.engine.spawn(self.renewer.rebuild(other))
 
     def _save_phase(self, record: Record) -> None:
         """The workers are told in any case: a database that fails must not stop them."""
@@ -251,12 +311,14 @@ class Registry:
             self._save_phase(record)
         self.book.retired.tick(now)
         self.manager.tick()
+        self.gangs.tick()
         self.renewer.tick()
         self.waitlist.tick()
 
     def _forgive(self, seconds: float, now: float) -> None:
         """The process itself stood still: workers that nobody could tell anything still send."""
         self.adoption.forgive(seconds, now)
+        self.gangs.forgive(seconds, now)
         for record in self.allocations.holding:
             record.free_at += seconds
         for record in self.book.by_name.values():
@@ -272,7 +334,7 @@ class Registry:
 
     def load(self) -> None:
         """Take over what the database knows; StoreError where it does not fit the configuration."""
-        load(self.manager, self.book, self.renewer, self.timing)
+        load(self.manager, self.book, self.gangs, self.renewer, self.timing)
 
     async def drain(self) -> None:
         """Wait until nothing is under way."""

@@ -3,6 +3,7 @@
 `jobs/states.py` has the steps. This module begins them and carries them out: it takes the old generation off
 the switches except for its guards, plans the new one, and writes it.
 
+- All planes of a gang are renewed when one is: each asks its workers, and then all get slots or none does.
 - A generation is never given out twice, so it is new even if nothing else can be saved. With a full disk a
   job goes on by ring, which leaves nothing on switches that a restart would have to find.
 - The database keeps the old generation until the new one is written completely. A controller that dies in
@@ -12,19 +13,22 @@ the switches except for its guards, plans the new one, and writes it.
 
 from __future__ import annotations
 
+import functools
 import logging
 import sqlite3
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from controller.api.errors import ControllerError, NotPossibleError
 from controller.api.messages import EndCause, Mode
 from controller.database.store import StoredJob, StoreError
 from controller.fabric.trees import Tree
-from controller.jobs.effects import Forgotten, Interrupted, Lost
+from controller.jobs.effects import Forgotten, Interrupted, Lost, Rebuild
 from controller.jobs.job import Job
 from controller.jobs.renewals import PLANNED, Cause
 from controller.jobs.specs import Phase, Plan, Timing
+from controller.jobs.states import State
 from controller.orchestration.book import Book
 from controller.orchestration.lost import what_it_lacks
 from controller.orchestration.record import Record, Retries, stored
@@ -55,28 +59,35 @@ class Renewer:
     # Beginning
 
     def begin(self, record: Record, cause: Cause, reason: str) -> None:
-        """Let a job go on under a new generation. It ends where there is none."""
+        """Let a job, with all planes of its gang, go on under new generations. It ends if there are none."""
+        planes = [plane for plane in record.live_planes if plane.job.is_set_up]
         try:
-            number = self._store.next_generation()
+            numbers = [self._store.next_generation() for _ in planes]
         except (StoreError, sqlite3.Error) as error:
             self._end(record, f"{reason}; and {self._store.explain(error)}")
             return
-        self._save_dropped(record.job)
-        self._begin(record, number, cause, reason)
+        for plane in planes:
+            self._save_dropped(plane.job)
+        self._begin(planes, numbers, cause, reason)
 
     def begin_planned(self, record: Record, cause: Cause, reason: str) -> None:
         """The same, of a job that could stay as it is. StoreError, or what the database raises."""
-        number = self._store.next_generation(spare_reserve=True)
-        self._begin(record, number, cause, reason)
+        planes = record.live_planes
+        numbers = [self._store.next_generation(spare_reserve=True) for _ in planes]
+        self._begin(planes, numbers, cause, reason)
 
-    def _begin(self, record: Record, number: int, cause: Cause, reason: str) -> None:
-        self.begun[cause] += 1
+    def _begin(self, planes: Sequence[Record], numbers: Sequence[int], cause: Cause, reason: str) -> None:
         level = logging.INFO if cause in PLANNED else logging.WARNING
-        logger.log(level, "job %s goes on as generation %d: %s", record.job.spec.name, number, reason)
-        self._engine.act(record, lambda job, now: job.renew(number, cause, reason, now))
+        for record, number in zip(planes, numbers, strict=True):
+            if not record.job.is_set_up:  # it has ended by what was done for another plane
+                continue
+            self.begun[cause] += 1
+            logger.log(level, "job %s goes on as generation %d: %s", record.job.spec.name, number, reason)
+            renew = functools.partial(_renew, number=number, cause=cause, reason=reason)
+            self._engine.act(record, renew)
 
     def _end(self, record: Record, why: str) -> None:
-        text = f"job {record.job.spec.name} cannot go on: {why}"
+        text = f"{record.what} cannot go on: {why}"
         self._engine.act(record, lambda job, now: job.end(text, EndCause.CANNOT_GO_ON))
 
     def _save_dropped(self, job: Job) -> None:
@@ -95,6 +106,8 @@ class Renewer:
     def forgotten(self, record: Record, effect: Forgotten) -> None:
         """A leaf has lost sums of a job that nobody else has."""
         if record.job.is_set_up:
+            if record.job.state is State.ASKING and not record.allocations:
+                return  # another plane has lost its own, too: all go on under new generations already
             self.begin(record, Cause.SWITCH_RESTARTED, effect.reason)
         else:
             self._engine.act(record, lambda job, now: job.end(effect.reason, EndCause.CANNOT_GO_ON))
@@ -123,115 +136,154 @@ class Renewer:
 
     # Writing
 
-    async def rebuild(self, record: Record, number: int) -> None:
-        """All workers stand still: a plan and allocations for the new generation."""
-        if record.installing:  # a move, which finds out that it is over
-            record.when_written.append(lambda: self._engine.spawn(self.rebuild(record, number)))
+    async def rebuild(self, record: Record) -> None:
+        """All workers of a job stand still, or of a plane: when those of all planes do, there are plans and
+        allocations for the new generations.
+        """
+        planes = record.live_planes
+        busy = next((plane for plane in planes if plane.installing), None)
+        if busy is not None:  # a move, which finds out that it is over
+            busy.when_written.append(lambda: self._engine.spawn(self.rebuild(record)))
             return
-        job = record.job
-        if not job.is_rebuilding(number) or record.rebuilding == number:
+        numbers = [plane.job.renewal.number if plane.job.renewal is not None else 0 for plane in planes]
+        if not planes or not _are_rebuilding(planes, numbers) or _are_rebuilt(planes, numbers):
             return
-        record.rebuilding = number
-        draft = Record(job.draft(), installing=True)  # only this module and the switches know it
+        for plane, number in zip(planes, numbers, strict=True):
+            plane.rebuilding = number
+        drafts = [
+            Record(plane.job.draft(), installing=True) for plane in planes
+        ]  # known only here and to switches
+        for draft in drafts:
+            draft.planes = drafts
         try:
-            plan = await self._plan(record, draft, number)
-            if plan is None:
-                self._try_again(record, number)
-            elif not job.is_rebuilding(number):
-                self._discard(draft)
+            plans = await self._plan(planes, drafts, numbers)
+            if plans is None:
+                self._try_again(planes, numbers)
+            elif not _are_rebuilding(planes, numbers):
+                self._discard(drafts)
+                for plane, number in zip(planes, numbers, strict=True):
+                    if plane.job.is_rebuilding(number):  # another plane has left: the rest goes on
+                        self._engine.post(plane, Rebuild(number))
             else:
-                self._commit(record, draft, plan)
+                self._commit(planes, drafts, plans)
         except Exception as error:  # the workers stand still until they hear how it went
-            logger.exception("job %s: a defect in the controller", job.spec.name)
-            self._discard(draft)
-            self._despite(record, number, f"a defect in the controller, its log says more: {error!r}")
+            logger.exception("%s: a defect in the controller", record.what)
+            self._discard(drafts)
+            self._despite(planes, numbers, f"a defect in the controller, its log says more: {error!r}")
         finally:
-            if record.rebuilding == number:
-                record.rebuilding = None
+            for plane, number in zip(planes, numbers, strict=True):
+                if plane.rebuilding == number:
+                    plane.rebuilding = None
 
-    def _despite(self, record: Record, number: int, why: str) -> None:
+    def _despite(self, planes: Sequence[Record], numbers: Sequence[int], why: str) -> None:
         """What could stay as it was goes on by ring; all else has no way to go on."""
-        job = record.job
-        planned = job.renewal is not None and job.renewal.cause in PLANNED
-        if planned and job.is_rebuilding(number) and job.spec.mode is not Mode.IN_NETWORK:
-            draft = Record(job.draft(), installing=True)
-            self._commit(record, draft, self._installer.by_ring(draft.job, why, generation=number))
+        renewal = planes[0].job.renewal
+        planned = renewal is not None and renewal.cause in PLANNED
+        if planned and _are_rebuilding(planes, numbers) and not _must_be_in_network(planes):
+            drafts = [Record(plane.job.draft(), installing=True) for plane in planes]
+            jobs = [draft.job for draft in drafts]
+            self._commit(planes, drafts, self._installer.by_ring(jobs, why, generations=numbers))
         else:
-            self._end(record, why)
+            self._end(planes[0], why)
 
-    async def _plan(self, record: Record, draft: Record, number: int) -> Plan | None:
+    async def _plan(
+        self, planes: Sequence[Record], drafts: Sequence[Record], numbers: Sequence[int]
+    ) -> list[Plan] | None:
         """None where the job can only wait."""
-        job, installer, retries = record.job, self._installer, record.retries
-        assert job.plan is not None
+        record, installer, jobs = planes[0], self._installer, [draft.job for draft in drafts]
+        job, retries = record.job, record.retries
         assert job.renewal is not None
-        before, cause, reason = job.plan, job.renewal.cause, job.renewal.reason
+        cause, reason = job.renewal.cause, job.renewal.reason
+        if cause in PLANNED:
+            drafts[0].granted = record.leader.granted
 
-        def counted(plan: Plan) -> Plan:
-            if cause in PLANNED:  # nothing had failed
-                return replace(plan, renewals=before.renewals, renewal_reason=before.renewal_reason)
-            return replace(plan, renewals=before.renewals + 1, renewal_reason=reason)
+        def counted(plans: Sequence[Plan]) -> list[Plan]:
+            return [self._counted(plane, plan) for plane, plan in zip(planes, plans, strict=True)]
 
-        away = self._manager.why_away(draft.job.members, usable=False)
-        if away and _has_backup(draft.job):
-            return counted(installer.by_ring(draft.job, away, generation=number, backup=True))
+        whys = (self._manager.why_away(one.members, usable=False) for one in jobs)
+        away = next(filter(None, whys), "")
+        if away and all(map(_has_backup, jobs)):
+            return counted(installer.by_ring(jobs, away, generations=numbers, backup=True))
         try:
-            draft.job.plan = plan = counted(await installer.set_up(draft, generation=number))
-            if cause is Cause.RENUMBERED and plan.mode is Mode.RING and self._may_get_room(record):
+            plans = counted(await installer.set_up(drafts, generations=numbers))
+            for draft, plan in zip(drafts, plans, strict=True):
+                draft.job.plan = plan
+            if cause is Cause.RENUMBERED and plans[0].mode is Mode.RING and self._may_get_room(planes):
                 return None
-            return plan  # from here on there may be something to take away
+            return plans  # from here on there may be something to take away
         except NotPossibleError as error:  # it must run in the network
             why = str(error)
-            if self._store.is_doubtful(number):  # a switch may have had it, and then refuses it for ever
-                if job.is_rebuilding(number):
+            if any(
+                map(self._store.is_doubtful, numbers)
+            ):  # a switch may have had it, and refuses it for ever
+                if _are_rebuilding(planes, numbers):
                     self.begin(record, cause, reason)
                 return None
         except (ControllerError, StoreError, sqlite3.Error) as error:
             why = self._store.explain(error)
-            if job.spec.mode is not Mode.IN_NETWORK:
-                return counted(installer.by_ring(draft.job, why, generation=number))
+            if not _must_be_in_network(planes):
+                return counted(installer.by_ring(jobs, why, generations=numbers))
         now = self._engine.clock()
         retries.failing_since = now if retries.failing_since is None else retries.failing_since
         if not away and now - retries.failing_since > self.guarding_s:
             self._end(record, why)
         elif retries.rebuild is None:
-            logger.warning("job %s waits: %s", job.spec.name, why)
+            logger.warning("%s waits: %s", record.what, why)
         return None
 
-    def _may_get_room(self, record: Record) -> bool:
+    def _counted(self, record: Record, plan: Plan) -> Plan:
+        """A plan that says how often its job was renewed."""
+        before, renewal = record.job.plan, record.job.renewal
+        if before is None or renewal is None:
+            return plan
+        if renewal.cause in PLANNED:  # nothing had failed
+            return replace(plan, renewals=before.renewals, renewal_reason=before.renewal_reason)
+        return replace(plan, renewals=before.renewals + 1, renewal_reason=renewal.reason)
+
+    def _may_get_room(self, planes: Sequence[Record]) -> bool:
         """Whether the slots that a job had a moment ago are still on their way back."""
-        now, retries = self._engine.clock(), record.retries
+        now, retries = self._engine.clock(), planes[0].retries
         retries.failing_since = now if retries.failing_since is None else retries.failing_since
         return now - retries.failing_since <= _OLD_SLOTS_S and any(
-            before.allocations for before in record.before
+            before.allocations for record in planes for before in record.before
         )
 
-    def _commit(self, record: Record, draft: Record, plan: Plan) -> None:
-        job = record.job
-        if record.unsaved and job.plan is not None:  # who was dropped from it may still send in it
-            record.behind.append(stored(job, job.plan, (), job.phase))
-        record.unsaved, record.retries.save_at = False, None
+    def _commit(self, planes: Sequence[Record], drafts: Sequence[Record], plans: Sequence[Plan]) -> None:
+        for record in planes:
+            job = record.job
+            if record.unsaved and job.plan is not None:  # who was dropped from it may still send in it
+                record.behind.append(stored(job, job.plan, (), job.phase))
+            record.unsaved, record.retries.save_at = False, None
+        wanted = [
+            stored(draft.job, plan, draft.allocations.values(), Phase.RUNNING)
+            for draft, plan in zip(drafts, plans, strict=True)
+        ]
         try:
-            self._supersede(record, stored(draft.job, plan, draft.allocations.values(), Phase.RUNNING))
+            self._supersede(planes, wanted)
         except sqlite3.Error as error:
             why = self._store.explain(error)
-            logger.error("job %s: generation %d is not saved: %s", job.spec.name, plan.generation, why)
-            if draft.allocations:  # a restart must find what is on switches
-                self._discard(draft)
-                draft.unheard = False  # the job keeps the generation, and its row
-                draft = Record(draft.job)
-                if job.spec.mode is Mode.IN_NETWORK:
-                    self._try_again(record, plan.generation)
+            logger.error("%s: generation %d is not saved: %s", planes[0].what, plans[0].generation, why)
+            if any(draft.allocations for draft in drafts):  # a restart must find what is on switches
+                self._discard(drafts)
+                for draft in drafts:
+                    draft.unheard = False  # the job keeps the generation, and its row
+                drafts = [Record(draft.job) for draft in drafts]
+                if _must_be_in_network(planes):
+                    self._try_again(planes, [plan.generation for plan in plans])
                     return
-                plan = replace(plan, mode=Mode.RING, mode_reason=why)
-            record.unsaved = True
-        record.retries, record.waits_for, record.stuck = Retries(), "", False
-        if record.unsaved:
-            record.retries.save_at = self._engine.clock() + _RETRY_S
-        if draft.allocations:
-            record.allocations = draft.allocations
-            self._allocations.holding[self._allocations.holding.index(draft)] = record
-        self._renewed(record, plan)
-        self._manager.rerouting.allocated(record)
+                plans = [replace(plan, mode=Mode.RING, mode_reason=why) for plan in plans]
+            for record in planes:
+                record.unsaved = True
+        for record, draft in zip(planes, drafts, strict=True):
+            record.retries, record.waits_for, record.stuck = Retries(), "", False
+            if record.unsaved:
+                record.retries.save_at = self._engine.clock() + _RETRY_S
+            if draft.allocations:
+                record.allocations = draft.allocations
+                self._allocations.holding[self._allocations.holding.index(draft)] = record
+        for record, plan in zip(planes, plans, strict=True):
+            self._renewed(record, plan)
+            self._manager.rerouting.allocated(record)
 
     def _renewed(self, record: Record, plan: Plan) -> None:
         """A job has its allocations in a new generation."""
@@ -261,17 +313,20 @@ class Renewer:
         if qps:
             self._engine.spawn(self._allocations.outgrown(generations, qps, away))
 
-    def _discard(self, draft: Record) -> None:
-        """Take away what was written for a generation that nobody has heard of."""
-        draft.installing, draft.unheard = False, True
-        if draft.allocations and draft.job.live:
-            draft.job.discard()
-            draft.free_at = self._engine.awake()
-            self._engine.spawn(self._allocations.clean(draft))
+    def _discard(self, drafts: Iterable[Record]) -> None:
+        """Take away what was written for generations that nobody has heard of."""
+        for draft in drafts:
+            draft.installing, draft.unheard = False, True
+            if draft.allocations and draft.job.live:
+                draft.job.discard()
+                draft.free_at = self._engine.awake()
+                self._engine.spawn(self._allocations.clean(draft))
 
-    def _try_again(self, record: Record, number: int) -> None:
-        if record.job.is_rebuilding(number):
-            record.retries.rebuild = number, self._engine.clock() + _RETRY_S
+    def _try_again(self, planes: Sequence[Record], numbers: Sequence[int]) -> None:
+        for plane, number in zip(planes, numbers, strict=True):
+            if plane.job.is_rebuilding(number):
+                plane.retries.rebuild = number, self._engine.clock() + _RETRY_S
+                break
 
     # Switches that are away
 
@@ -288,7 +343,7 @@ class Renewer:
                 if not record.job.is_rebuilding(number):
                     record.retries.rebuild = None
                 elif now >= at:
-                    self._engine.spawn(self.rebuild(record, number))
+                    self._engine.spawn(self.rebuild(record))
             save_at = record.retries.save_at
             if save_at is not None and now >= save_at and record.job.renewal is None:
                 self._save(record, now)
@@ -331,7 +386,7 @@ class Renewer:
         """A generation that the database does not know yet, and where the one before runs."""
         plan = record.job.plan
         assert plan is not None
-        self._supersede(record, stored(record.job, plan, record.allocations.values(), record.job.phase))
+        self._supersede([record], [stored(record.job, plan, record.allocations.values(), record.job.phase)])
         record.unsaved = False
 
     def _save(self, record: Record, now: float) -> None:
@@ -343,12 +398,15 @@ class Renewer:
             record.retries.save_at = None
             logger.info("job %s: generation %d is saved now", record.job.spec.name, record.generation)
 
-    def _supersede(self, record: Record, job: StoredJob) -> None:
-        """Save a generation; first what the database owes, as that may be to forget a try at the same one."""
+    def _supersede(self, planes: Sequence[Record], jobs: Sequence[StoredJob]) -> None:
+        """Save generations; first what the database owes, as that may be to forget a try at the same ones."""
         self._allocations.settle_owed()
-        for generation in (*record.behind, job):
-            self._store.supersede(generation)
-        record.behind.clear()
+        for record in planes:
+            for generation in record.behind:
+                self._store.supersede(generation)
+        self._store.supersede(*jobs)
+        for record in planes:
+            record.behind.clear()
 
     # Workers that are lost
 
@@ -370,6 +428,25 @@ class Renewer:
             except Exception:  # the others wait to hear that it is lost
                 logger.exception("job %s: a defect in the controller", record.job.spec.name)
         self._engine.act(record, lambda job, now: job.go_on_without(lost.token, text, message))
+
+
+def _renew(job: Job, now: float, *, number: int, cause: Cause, reason: str) -> None:
+    job.renew(number, cause, reason, now)
+
+
+def _are_rebuilding(planes: Sequence[Record], numbers: Sequence[int]) -> bool:
+    """Whether these renewals wait for plans."""
+    return all(plane.job.is_rebuilding(number) for plane, number in zip(planes, numbers, strict=True))
+
+
+def _are_rebuilt(planes: Sequence[Record], numbers: Sequence[int]) -> bool:
+    """Whether that is being done."""
+    return all(plane.rebuilding == number for plane, number in zip(planes, numbers, strict=True))
+
+
+def _must_be_in_network(planes: Sequence[Record]) -> bool:
+    """Whether it runs there or not at all."""
+    return any(plane.job.spec.mode is Mode.IN_NETWORK for plane in planes)
 
 
 def _has_backup(job: Job) -> bool:

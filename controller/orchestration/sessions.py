@@ -28,6 +28,7 @@ from controller.orchestration import planning
 from controller.orchestration.adoption import Account, Adoption
 from controller.orchestration.book import Book
 from controller.orchestration.callers import in_one_line, require_token, token_hash
+from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Mailbox, Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.switch_manager import SwitchManager
@@ -82,13 +83,20 @@ class Sessions:
     """How sessions of workers begin, and what is said in them."""
 
     def __init__(
-        self, manager: SwitchManager, book: Book, renewer: Renewer, adoption: Adoption, timing: Timing
+        self,
+        manager: SwitchManager,
+        book: Book,
+        gangs: Gangs,
+        renewer: Renewer,
+        adoption: Adoption,
+        timing: Timing,
     ) -> None:
         self._config = manager.config
         self._allocations = manager.allocations
         self._engine = manager.engine
         self.act = manager.engine.act
         self._book = book
+        self._gangs = gangs
         self._renewer = renewer
         self._adoption = adoption
         self._timing = timing
@@ -145,9 +153,13 @@ class Sessions:
         if job.has_not_heard(member):
             return self._told_again(record, member.rank)
         job.check(member, world_size, tenant, elastic=elastic, gang=gang)
+        if not job.workers:
+            self._gangs.check(replace(job.spec, gang=gang), token)
         if why := self._why_not_qps(member):
             raise QueuePairTakenError(f"{why}: use another QP number")
         self._book.by_name[name] = record
+        if not job.workers:
+            self._gangs.enlist(record, gang)
         session = record.sessions[member.rank] = Session(self, record, member.rank)
         self.act(
             record, lambda job, now: job.join(member, world_size, now, tenant, elastic=elastic, gang=gang)
@@ -304,9 +316,9 @@ class Sessions:
 def _in_one_line(said: FromWorker) -> FromWorker:
     """What people are to read of it must not look like something else."""
     match said:
-        case Abort(reason, mismatch):
+        case Abort(reason, mismatch, plane):
             called = None if mismatch is None else replace(mismatch, what=in_one_line(mismatch.what))
-            return Abort(in_one_line(reason), called)
+            return Abort(in_one_line(reason), called, plane)
         case Called():
             return replace(said, what=in_one_line(said.what))
     return said

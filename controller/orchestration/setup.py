@@ -1,13 +1,18 @@
-"""Sets up a job whose workers have all joined: in the network if there is room for it, else by ring."""
+"""Sets up a job or gang whose workers have all joined: in the network if there is room, else by ring."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
 
 from controller.api.errors import NoResourcesError, NotPossibleError, UnreachableError
 from controller.api.messages import Mode
 from controller.fabric.trees import Tree
 from controller.jobs.job import Job
-from controller.jobs.specs import Plan
+from controller.jobs.specs import Plan, slots_of
 from controller.orchestration import planning
+from controller.orchestration.allocations import Claim
 from controller.orchestration.demands import Demands
 from controller.orchestration.record import Record
 from controller.orchestration.switch_manager import SwitchManager
@@ -23,46 +28,88 @@ class Installer:
         self._allocations = manager.allocations
         self._demands = demands
 
-    async def set_up(self, record: Record, *, generation: int | None = None) -> Plan:
-        """A plan, and the job's allocations. NotPossibleError where it must have what it cannot have.
+    async def set_up(
+        self, planes: Sequence[Record], *, generations: Sequence[int] | None = None
+    ) -> list[Plan]:
+        """Plans for a job, or for all planes of a gang, and their allocations: all get some, or none does.
 
-        Without a `generation`, the next one is taken.
+        NotPossibleError where they must have what they cannot have. Without `generations`, the next ones are taken.
+        A gang takes smaller regions where there is no room for its own.
         """
-        job = record.job
-        planning.require_selective(job.spec, job.members)
-        reason = planning.why_ring(self._config, job.spec, job.members)
+        jobs = [record.job for record in planes]
+        for job in jobs:
+            planning.require_selective(job.spec, job.members)
+        whys = (planning.why_ring(self._config, job.spec, job.members) for job in jobs)
+        reason = next(filter(None, whys), "")
+        shapes = self._shapes(jobs)
         if not reason:
-            plan = self._plan(job, Mode.IN_NETWORK, generation=generation)
-            try:
-                await self._allocations.put(
-                    record,
-                    Tree.of(self._config, job.members),
-                    plan,
-                    admit=lambda: self._demands.admit(job, plan),
-                )
-                return plan
-            except (NoResourcesError, UnreachableError, SwitchError) as error:
-                reason = str(error)
-        if job.spec.mode is Mode.IN_NETWORK and len(job.members) > 1:
+            numbers = self._numbers(jobs, generations)
+            drafts = [
+                self._plan(job, number, shapes[0], Mode.IN_NETWORK)
+                for job, number in zip(jobs, numbers, strict=True)
+            ]
+            for shape in [shape for shape in shapes if self._was_granted(planes, shape)]:
+                plans = [_shaped(plan, shape) for plan in drafts]
+                claims = [
+                    Claim(record, Tree.of(self._config, record.job.members), plan)
+                    for record, plan in zip(planes, plans, strict=True)
+                ]
+                try:
+                    await self._allocations.put(
+                        claims, admit=functools.partial(self._demands.admit, planes, plans)
+                    )
+                except NoResourcesError as error:
+                    reason = str(error)
+                except (UnreachableError, SwitchError) as error:
+                    reason = str(error)
+                    break
+                else:
+                    return plans
+        if any(job.spec.mode is Mode.IN_NETWORK and len(job.members) > 1 for job in jobs):
             raise NotPossibleError(f"it must run in the network, but {reason}")
-        return self._plan(job, Mode.RING, reason, generation=generation)
+        return self.by_ring(jobs, reason, generations=self._numbers(jobs, generations))
 
-    def by_ring(self, job: Job, reason: str, *, generation: int, backup: bool = False) -> Plan:
-        """A plan that needs nothing of the switches; with `backup`, over the workers' backup interfaces."""
-        return self._plan(job, Mode.RING, reason, generation=generation, backup=backup)
+    def _numbers(self, jobs: Sequence[Job], generations: Sequence[int] | None) -> Sequence[int]:
+        return [self._store.next_generation() for _ in jobs] if generations is None else generations
+
+    def by_ring(
+        self, jobs: Sequence[Job], reason: str, *, generations: Sequence[int], backup: bool = False
+    ) -> list[Plan]:
+        """Plans that need nothing of the switches; with `backup`, over the workers' backup interfaces."""
+        shape = self._shapes(jobs)[0]
+        return [
+            self._plan(job, generation, shape, Mode.RING, reason, backup=backup)
+            for job, generation in zip(jobs, generations, strict=True)
+        ]
+
+    def _shapes(self, jobs: Sequence[Job]) -> list[tuple[int, int]]:
+        """Windows and packets a message that all switches of all planes take, the largest first."""
+        trees = [Tree.of(self._config, job.members) for job in jobs]
+        switches = [name for tree in trees for name in planning.switches_of(tree)]
+        sizes = [planning.sizes(self._config, job.spec, switches) for job in jobs]
+        window, packets = min(window for window, _ in sizes), min(packets for _, packets in sizes)
+        return self._demands.shapes(jobs, window, packets)
+
+    def _was_granted(self, planes: Sequence[Record], shape: tuple[int, int]) -> bool:
+        """Whether a gang may have that, which was let in with smaller regions than it would take now."""
+        return planes[0].granted is None or slots_of(*shape) <= planes[0].granted
 
     def _plan(
-        self, job: Job, mode: Mode, reason: str = "", *, generation: int | None, backup: bool = False
+        self,
+        job: Job,
+        generation: int,
+        shape: tuple[int, int],
+        mode: Mode,
+        reason: str = "",
+        *,
+        backup: bool = False,
     ) -> Plan:
         tree = Tree.of(self._config, job.members)
-        sizes = planning.sizes(self._config, job.spec, planning.switches_of(tree))
-        window, packets = self._demands.shape(job, *sizes)
-        generation = self._store.next_generation() if generation is None else generation
         return Plan(
             job_id=generation & 0xFFFF,
             generation=generation,
-            window=window,
-            message_packets=packets,
+            window=shape[0],
+            message_packets=shape[1],
             path_mtu=planning.path_mtu(self._config, job.spec, job.members, backup=backup),
             mode=mode,
             mode_reason=reason,
@@ -70,3 +117,7 @@ class Installer:
             backup=backup,
             selective=planning.selective(job.spec, job.members),
         )
+
+
+def _shaped(plan: Plan, shape: tuple[int, int]) -> Plan:
+    return replace(plan, window=shape[0], message_packets=shape[1])

@@ -1,5 +1,8 @@
 """The queue of the jobs that run by ring until there are slots for them, and the moves in and out.
 
+A gang has one place in it, its leader's, and moves with all of its planes: each pauses and holds by itself,
+and the switches are written when all of them hold. A move of which one plane is called off is called off.
+
 The queue is not stored: it consists of the jobs that run by ring and could run in the network. So a restart
 of the controller forgets only how long they have waited. This module asks `slots/admission.py` for a decision
 whenever something has changed, and moves the jobs.
@@ -17,8 +20,9 @@ from dataclasses import dataclass, replace
 from controller.api.errors import ControllerError, NotPossibleError
 from controller.api.messages import Mode
 from controller.database.store import StoreError
-from controller.jobs.effects import Forgotten, Over, Relocate, Stayed, WentOn
+from controller.jobs.effects import Forgotten, Over, Stayed, WentOn
 from controller.jobs.renewals import Cause
+from controller.jobs.states import State
 from controller.orchestration.allocations import HalfOffError
 from controller.orchestration.book import Book
 from controller.orchestration.demands import Demands, moves_in
@@ -34,6 +38,7 @@ from controller.slots.admission import (
     decide,
     preempt,
 )
+from controller.slots.allocator import Region
 
 logger = logging.getLogger(__name__)
 
@@ -124,65 +129,83 @@ class Waitlist:
         decision = decide(self._demands.quotas, rooms, counted, demands.values())
         for demand in decision.admitted:
             record = by_key[demand.key]
-            if not record.job.why_not_move():
+            if not self._why_not_move(record):
+                record.granted = demand.slots if demand.planes > 1 else None
                 self._move(record, Mode.IN_NETWORK)
         moving_out = any(record.moving_out is not None for record in self._book)
         if not decision.admitted and not moving_out and self._admitted_at >= self._preempting_from:
             self._preempt(rooms, by_key, list(demands.values()))
 
     def move_out(self, record: Record, reason: str) -> None:
-        """Let a job that runs in the network go on by ring. NotPossibleError."""
+        """Let a job, or its gang, that runs in the network go on by ring. NotPossibleError."""
         if why := self._why_stays(record):
-            raise NotPossibleError(f"job {record.job.spec.name} cannot be moved out: {why}")
-        record.moving_out = reason
+            raise NotPossibleError(f"{record.what} cannot be moved out: {why}")
+        for plane in record.live_planes:
+            plane.moving_out = reason
         self._move(record, Mode.RING)
 
-    async def relocate(self, record: Record, effect: Relocate) -> None:
-        """All workers of a job hold: renew it, or take it off the switches."""
-        if effect.mode is Mode.IN_NETWORK:
+    def relocating(self, record: Record) -> None:
+        """All workers of a job hold, or of a plane: when those of all planes do, the switches are written."""
+        planes = record.live_planes
+        if planes and all(plane.job.state is State.RELOCATING and not plane.installing for plane in planes):
+            move = planes[0].job.move
+            assert move is not None
+            self._engine.spawn(self._relocate(planes, move.mode))
+
+    async def _relocate(self, planes: Sequence[Record], wanted: Mode) -> None:
+        """Renew a job or gang whose workers hold, or take it off the switches."""
+        record = planes[0]
+        if wanted is Mode.IN_NETWORK:
             self._renew(record)
             return
-        name = record.job.spec.name
         try:
             mode, reason = await self.take_off(record, record.moving_out or "moved out")
         except Exception as error:  # the workers hold until they hear how it went
-            logger.exception("job %s: a defect in the controller", name)
+            logger.exception("%s: a defect in the controller", record.what)
             mode = record.job.plan.mode if record.job.plan is not None else Mode.RING
             reason = f"a defect in the controller, its log says more: {error!r}"
-        record.moving_out = None
-        if mode is not effect.mode:
-            self._failed(record, effect.mode, reason)
-        logger.info("job %s goes on %s%s", name, _WHERE[mode], f": {reason}" if reason else "")
+        for plane in planes:
+            plane.moving_out = None
+        if mode is not wanted:
+            self._failed(record, wanted, reason)
+        logger.info("%s goes on %s%s", record.what, _WHERE[mode], f": {reason}" if reason else "")
         shown = reason if mode is Mode.RING else ""
-        self._engine.act(record, lambda job, now: job.moved(mode, shown))
+        for plane in planes:
+            self._engine.act(plane, lambda job, now: job.moved(mode, shown))
         self.changed()
 
     async def take_off(self, record: Record, reason: str) -> tuple[Mode, str]:
-        """All entries of a job go, while all its workers hold, and its slots are free.
+        """All entries of a job or gang go, while all its workers hold, and its slots are free.
 
         Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
         """
-        job, why = record.job, ""
-        if (
-            job.plan is not None
-            and job.live
-            and not (record.installing or job.renewal)
-            and record.allocations
-        ):
-            record.installing = True
+        planes, why = record.live_planes, ""
+        moving = [
+            (plane, replace(plane.job.plan, mode=Mode.RING, mode_reason=reason))
+            for plane in planes
+            if plane.job.plan is not None
+            and plane.job.live
+            and not (plane.installing or plane.job.renewal)
+            and plane.allocations
+        ]
+        if moving and len(moving) == len(planes):
+            for plane in planes:
+                plane.installing = True
             try:
-                plan = replace(job.plan, mode=Mode.RING, mode_reason=reason)
-                await self._manager.allocations.take_off(record, plan)
+                await self._manager.allocations.take_off(moving)
             except HalfOffError as error:
                 why = str(error)
-                self._engine.post(record, Forgotten(why))
+                for plane in planes:
+                    self._engine.post(plane, Forgotten(why))
             except (ControllerError, StoreError, sqlite3.Error) as error:
                 why = str(error)
             finally:
-                self._written(record)
+                for plane in planes:
+                    self._written(plane)
         if why:
             return Mode.IN_NETWORK, why
-        return (Mode.RING, "") if job.plan is None else (job.plan.mode, job.plan.mode_reason)
+        plan = record.job.plan
+        return (Mode.RING, "") if plan is None else (plan.mode, plan.mode_reason)
 
     def _written(self, record: Record) -> None:
         """The switches have been written for a job that may have ended meanwhile."""
@@ -197,19 +220,21 @@ class Waitlist:
 
     def _renew(self, record: Record) -> None:
         """Nothing of an earlier stay may be believed, so what moves in has a generation of its own."""
-        job = record.job
-        if not job.live or job.plan is None or job.renewal is not None:
+        job, planes = record.job, record.live_planes
+        if not job.live or job.plan is None or any(plane.job.renewal for plane in planes):
             return
         cause, reason = Cause.MOVED_IN, "there are slots for it"
-        if record.allocations:
-            cause, reason = Cause.RENUMBERED, f"{job.numbered} messages are enough for one generation"
+        if any(plane.allocations for plane in planes):
+            numbered = max(plane.job.numbered for plane in planes)
+            cause, reason = Cause.RENUMBERED, f"{numbered} messages are enough for one generation"
         try:
             self._renewer.begin_planned(record, cause, reason)
         except (StoreError, sqlite3.Error) as error:
             mode, before, why = job.plan.mode, job.plan.mode_reason, self._manager.store.explain(error)
-            logger.warning("job %s stays where it is: %s", job.spec.name, why)
+            logger.warning("%s stays where it is: %s", record.what, why)
             self._failed(record, Mode.IN_NETWORK, why)
-            self._engine.act(record, lambda job, now: job.moved(mode, before))
+            for plane in planes:
+                self._engine.act(plane, lambda job, now: job.moved(mode, before))
 
     def _renumber(self, now: float) -> None:
         """Jobs that have numbered many messages go on under a new generation, long before they must.
@@ -219,82 +244,116 @@ class Waitlist:
         """
         for record in self._book:
             due = record.allocations and record.job.numbered >= self._manager.config.renumber_messages
-            tried = record.renumbered_at is not None and now < record.renumbered_at + _RENUMBER_AGAIN_S
-            if due and not tried and not record.job.why_not_move():
-                record.renumbered_at = now
+            leader = record.leader
+            tried = leader.renumbered_at is not None and now < leader.renumbered_at + _RENUMBER_AGAIN_S
+            if due and not tried and not self._why_not_move(record):
+                leader.renumbered_at = now
                 self.renumber(record)
 
     def renumber(self, record: Record) -> None:
         """Let a job that runs in the network go on there under a new generation, as it can be moved now."""
+        plan = record.job.plan
+        record.leader.granted = plan.slots if plan is not None and len(record.planes) > 1 else None
         self._move(record, Mode.IN_NETWORK)
 
     def went_on(self, record: Record, effect: WentOn) -> None:
         """A renewal is over."""
         plan, record.renumbered_at = record.job.plan, None
+        if not any(plane.job.renewal for plane in record.planes):
+            record.leader.granted = None
         if effect.cause is Cause.MOVED_IN and plan is not None and plan.mode is Mode.RING:
             self._failed(record, Mode.IN_NETWORK, plan.mode_reason)
         self.started(record)
 
     def stayed(self, record: Record, effect: Stayed) -> None:
-        """A move was called off."""
+        """A move was called off, and with it that of all planes."""
         reason = effect.reason
         logger.warning("job %s stays where it is: %s", record.job.spec.name, reason)
         mode = Mode.IN_NETWORK if record.moving_out is None else Mode.RING
         record.moving_out = None
         self._failed(record, mode, reason)
+        for plane in record.live_planes:
+            if not plane.installing and plane.job.move is not None:
+                self._engine.act(plane, lambda job, now: job.call_off(reason, at_switches=True))
         self.changed()
 
     def _move(self, record: Record, mode: Mode) -> None:
         number = 1 + secrets.randbelow(_MOVES - 1)  # a controller that was restarted must not repeat one
-        self._engine.act(record, lambda job, now: job.move_to(mode, number, now))
+        for plane in record.live_planes:
+            self._engine.act(plane, lambda job, now: job.move_to(mode, number, now))
+
+    def _why_not_move(self, record: Record) -> str:
+        """Why a job, or a plane of its gang, cannot be moved now; empty if all can."""
+        if not record.is_whole:
+            return "not all of its planes are there"
+        return next(filter(None, (plane.job.why_not_move() for plane in record.planes)), "")
 
     def _failed(self, record: Record, mode: Mode, why: str) -> None:
         """Try again later, and later still."""
-        now = self._engine.clock()
+        now, record = self._engine.clock(), record.leader
+        record.granted = None
         if mode is Mode.RING:
             self._preempting_from = now + _FORBEARANCE_S
             return
         waiting = record.queueing = record.queueing or Queueing(now)
+        if now < waiting.not_before:
+            return  # another plane has said so
         waiting.not_before = now + min(_FIRST_RETRY_S * 2**waiting.tries, _LONGEST_RETRY_S)
         waiting.tries, waiting.why = waiting.tries + 1, why
 
     def _preempt(self, rooms: Rooms, by_key: Mapping[int, Record], waiting: Sequence[Demand]) -> None:
-        holders = [
-            Holder(
-                demand=self._demands.of(record.job, record.job.plan, record.allocated_at),
-                regions={name: allocation.region for name, allocation in record.allocations.items()},
-                movable=not self._why_stays(record),
-            )
+        holders = {
+            record: self._holder(record)
             for record in self._book
-            if record.job.live and record.allocations and record.job.plan is not None
-        ]
-        found = preempt(self._demands.quotas, rooms, holders, waiting)
+            if record.leader is record and any(plane.allocations for plane in record.live_planes)
+        }
+        found = preempt(self._demands.quotas, rooms, list(filter(None, holders.values())), waiting)
         if found is None:
             return
         self._demands.made_room_for = by_key[found.demand.key]
+        wanted = found.demand
         reason = (
-            f"moved out for job {found.demand.name} of tenant {found.demand.tenant}, which is below its share"
+            f"moved out for {wanted.what} {wanted.name} of tenant {wanted.tenant}, which is below its share"
         )
         victims = {demand.key for demand in found.victims}
-        for record in self._book:
-            if record.generation in victims:
+        for record, holder in holders.items():
+            if holder is not None and holder.demand.key in victims:
                 self.move_out(record, reason)
 
+    def _holder(self, record: Record) -> Holder | None:
+        """What a job or gang has; None where it is being set up."""
+        planes = [plane for plane in record.live_planes if plane.allocations and plane.job.plan is not None]
+        if not planes:
+            return None
+        regions: dict[str, list[Region]] = {}
+        for plane in planes:
+            for name, allocation in plane.allocations.items():
+                regions.setdefault(name, []).append(allocation.region)
+        jobs = [plane.job for plane in planes]
+        held = self._demands.of(jobs, [job.plan for job in jobs], record.allocated_at)
+        switches = tuple(name for name, mine in regions.items() for _ in mine)
+        return Holder(
+            demand=replace(held, switches=switches, smaller=()),
+            regions=regions,
+            movable=not self._why_stays(record),
+        )
+
     def _why_stays(self, record: Record) -> str:
-        job = record.job
-        if job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
-            return "it has no slots"
-        if job.spec.mode is Mode.IN_NETWORK:
-            return "it was created to run in the network only"
-        return job.why_not_move()
+        for job in (plane.job for plane in record.live_planes):
+            if job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
+                return "it has no slots"
+            if job.spec.mode is Mode.IN_NETWORK:
+                return "it was created to run in the network only"
+        return self._why_not_move(record)
 
     # What there is
 
     def waitlisted(self, record: Record) -> Queued | None:
-        """What a job waits for; None where it does not."""
+        """What a job, or the gang that it is a plane of, waits for; None where it does not."""
+        record = record.leader
         if self._decided is None:
             demands = self._demands.waiting(ready_only=False)
-            still = [demand for record, demand in demands.items() if not moves_in(record.job)]
+            still = [demand for record, demand in demands.items() if not moves_in(record)]
             decision = decide(self._demands.quotas, self._demands.rooms(), self._demands.counted(), still)
             self._decided = (demands, decision)
         demands, decision = self._decided
@@ -304,7 +363,7 @@ class Waitlist:
         now, waiting = self._engine.clock(), record.queueing
         if demand.key in decision.never:
             return None  # it does not wait: `mode_reason` says why
-        order = [d.key for moving, d in demands.items() if moves_in(moving.job)]
+        order = [d.key for moving, d in demands.items() if moves_in(moving)]
         order += [*(d.key for d in decision.admitted), *decision.reasons]
         return Queued(
             position=1 + order.index(demand.key),
@@ -315,13 +374,13 @@ class Waitlist:
     def _why_waits(
         self, record: Record, waiting: Queueing, demand: Demand, decision: Decision, now: float
     ) -> str:
-        if moves_in(record.job):
+        if moves_in(record):
             return "is being moved in"
         if (away := self._demands.why_away(record)) or demand.key in decision.reasons:
             return away or decision.reasons[demand.key]
         if now < waiting.not_before:
             return f"{waiting.why}; tried again in {waiting.not_before - now:.0f} s"
-        return f"can be moved in, but {record.job.why_not_move() or 'has not been yet'}"
+        return f"can be moved in, but {self._why_not_move(record) or 'has not been yet'}"
 
 
 _WHERE = {Mode.IN_NETWORK: "in the network", Mode.RING: "by ring"}

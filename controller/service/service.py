@@ -170,7 +170,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
         """A job that workers may join."""
-        return views.job_info(self.registry, self.registry.create_job(spec_from(request)))
+        return views.jobs_info(self.registry, self.registry.create_job(spec_from(request)))
 
     @_answers
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.JobList:
@@ -179,13 +179,13 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     @_answers
     async def ShowJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
-        """One job."""
-        return views.job_info(self.registry, self.registry.job(request.name))
+        """One job, or a gang by its name."""
+        return views.jobs_info(self.registry, self.registry.planes(request.name))
 
     @_answers
     async def DeleteJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
-        """End and forget a job."""
-        return views.job_info(self.registry, self.registry.delete_job(request.name))
+        """End and forget a job, or a gang by its name."""
+        return views.jobs_info(self.registry, self.registry.delete_job(request.name))
 
     @_answers
     async def ListFlows(self, request: pb.FlowsRequest, context: Any) -> pb.FlowList:
@@ -287,7 +287,7 @@ class ControllerService(controller_pb2_grpc.ControllerServicer):
 
     def _allocated(self, job: str) -> list[tuple[Record, Allocation]]:
         """The live jobs (one, or all) that have slots, on each switch that can be asked; a leaf must be."""
-        chosen = [self.registry.job(job)] if job else self.registry.jobs()
+        chosen = self.registry.planes(job) if job else self.registry.jobs()
         return [
             (record, allocation)
             for record in chosen

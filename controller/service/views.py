@@ -97,6 +97,48 @@ def job_info(registry: Registry, record: Record) -> pb.JobInfo:
     return info
 
 
+def jobs_info(registry: Registry, planes: Sequence[Record]) -> pb.JobInfo:
+    """What is known by a name: a job, or a gang with its planes."""
+    gang = planes[0].job.spec.gang
+    if gang is None or len(planes) == gang.planes == 1:
+        return job_info(registry, planes[0])
+    infos = [job_info(registry, record) for record in planes]
+    first = infos[0]
+    phases = [info.phase for info in infos]
+    whole = len(infos) == gang.planes
+    info = pb.JobInfo(
+        explicit=first.explicit,
+        phase=min(phases) if whole or min(phases) == pb.ENDED else min(pb.JOINING, *phases),
+        planes=infos,
+        places=[place for one in infos for place in one.places],
+        renewals=max(one.renewals for one in infos),
+        renewing=any(one.renewing for one in infos),
+        **_named(
+            first,
+            "mode",
+            "mode_reason",
+            "window",
+            "message_packets",
+            "path_mtu",
+            "selective",
+            "renewal_reason",
+        ),
+    )
+    info.spec.CopyFrom(first.spec)
+    info.spec.name, info.spec.world_size = gang.name, first.spec.world_size * gang.planes
+    info.spec.gang.plane = 0
+    for one in infos:
+        if one.HasField("waitlisted"):
+            info.waitlisted.CopyFrom(one.waitlisted)
+    over = [one for one in infos if one.HasField("ended")]
+    if over and info.phase == pb.ENDED:
+        failed = [one for one in over if one.ended.cause != pb.ALL_LEFT]
+        info.ended.CopyFrom((failed or over)[0].ended)
+        if over[0].HasField("ended_s_ago"):
+            info.ended_s_ago = over[0].ended_s_ago
+    return info
+
+
 def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
     """A switch as GetStatus tells of it."""
     return pb.SwitchInfo(

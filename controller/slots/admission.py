@@ -1,7 +1,8 @@
 """Decides which job gets slots: quotas, the order of the queue, pre-emption. No I/O, no clock.
 
 A job counts with the slots that it asks for, 2 * window * packets a message, once, however many switches it
-uses. A job that could run in the network but finds no room, or is over a quota, runs by ring and waits:
+uses; a gang, which is admitted as a whole or not at all, with those of all its planes. What could run in the
+network but finds no room, or is over a quota, runs by ring and waits:
 
 - Jobs of the tenant that uses the least for its weight come first, then those that have waited longest.
 - A job that lacks room reserves what it needs: switches that lack it completely, and its part of the others.
@@ -9,13 +10,14 @@ uses. A job that could run in the network but finds no room, or is over a quota,
   reserves nothing.
 - With pre-emption, a job of a tenant below its fair share of a switch moves out the newest job of the tenant
   furthest above its own. Then it goes first, so that no other job takes the room.
+- A gang takes smaller regions, down to LEAST_PLANE_SLOTS each, where there is no room for larger ones.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.api.errors import InvalidRequestError, NoResourcesError
@@ -25,6 +27,7 @@ from controller.slots.allocator import Region, SwitchAllocator
 DEFAULT_TENANT = "default"
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,63}")
 _LEAST_WINDOW, _LEAST_PACKETS = 1, 2
+LEAST_PLANE_SLOTS = 64  # of a window of 4 and 8 packets a message: the ring is hardly worse than less
 
 
 class QuotaError(ConfigError, ValueError):
@@ -59,10 +62,11 @@ class Quotas:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """A job and what it needs: `slots` on each of `switches`. `key` tells it from all others.
+    """A job, or a gang of `planes`, and what it needs: a region of `slots` on each of `switches`.
 
-    `tenant` is DEFAULT_TENANT where none was named.
-    `since`: for how long it has waited, or has had its place; of any clock. `first`: room was made for it.
+    A switch is named as often as there are regions needed on it. `smaller`: in how many slots a region there
+    may be instead, the most first. `key` tells it from all others. `tenant` is DEFAULT_TENANT where none was
+    named. `since`: for how long it has waited, or has had its place; of any clock. `first`: room was made.
     """
 
     key: int
@@ -72,14 +76,40 @@ class Demand:
     switches: tuple[str, ...]
     since: float
     first: bool = False
+    planes: int = 1
+    smaller: tuple[int, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """The slots that it counts with."""
+        return self.slots * self.planes
+
+    @property
+    def what(self) -> str:
+        """What its name is the name of."""
+        return "job" if self.planes == 1 else "gang"
+
+    @property
+    def sizes(self) -> tuple[Demand, ...]:
+        """The demand in the sizes that will do, the largest first."""
+        return tuple(replace(self, slots=slots, smaller=()) for slots in (self.slots, *self.smaller))
+
+    @property
+    def least(self) -> Demand:
+        """In the smallest."""
+        return self.sizes[-1]
+
+    def on(self, switch: str) -> int:
+        """How many regions it needs there."""
+        return self.switches.count(switch)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """A job and its regions by switch. `movable`: it may be moved to the ring."""
+    """A job or gang and its regions by switch. `movable`: it may be moved to the ring."""
 
     demand: Demand
-    regions: Mapping[str, Region]
+    regions: Mapping[str, Sequence[Region]]
     movable: bool = True
 
 
@@ -187,29 +217,44 @@ def shrink(window: int, packets: int, limit: int | None, *, fixed: tuple[bool, b
     return smaller
 
 
+def smaller_shapes(
+    window: int, packets: int, *, fixed: tuple[bool, bool], planes: int
+) -> list[tuple[int, int]]:
+    """Windows and packets a message that a plane of a gang can do with instead; none for a job of its own."""
+    shapes: list[tuple[int, int]] = []
+    while planes > 1 and window * packets >= LEAST_PLANE_SLOTS:  # half of its slots are enough
+        smaller = shrink(window, packets, window * packets, fixed=fixed)
+        if smaller == (window, packets):
+            break
+        shapes.append(smaller)
+        window, packets = smaller
+    return shapes
+
+
 def why_never(quotas: Quotas, demand: Demand) -> str:
     """Why a job can never have slots with these quotas; empty if it can."""
+    demand = demand.least
     own, per_job = quotas.tenant(demand.tenant).slots, quotas.job_slots
-    if per_job is not None and demand.slots > per_job:
-        return (
-            f"it needs {demand.slots} slots, over the quota of {per_job} a job: it stays on the ring (with a "
-            "smaller window or fewer packets a message it needs fewer)"
-        )
-    if own is not None and demand.slots > own:
-        return (
-            f"it needs {demand.slots} slots, more than the {own} of tenant {demand.tenant} altogether: it "
-            "stays on the ring (with a smaller window or fewer packets a message it needs fewer)"
-        )
+    if demand.planes == 1:
+        needs = f"it needs {demand.slots} slots"
+    else:
+        needs = f"its {demand.planes} planes need {demand.total} slots, {demand.slots} each"
+    smaller = "it stays on the ring (with a smaller window or fewer packets a message it needs fewer)"
+    if per_job is not None and demand.total > per_job:
+        return f"{needs}, over the quota of {per_job} a job: {smaller}"
+    if own is not None and demand.total > own:
+        return f"{needs}, more than the {own} of tenant {demand.tenant} altogether: {smaller}"
     return ""
 
 
 def why_over(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> str:
     """Why its tenant's quota keeps a job waiting; empty if it does not. `used`: slots by tenant."""
-    tenant = demand.tenant
+    tenant, demand = demand.tenant, demand.least
     own, taken = quotas.tenant(tenant).slots, used.get(tenant, 0)
-    if own is None or taken + demand.slots <= own:
+    if own is None or taken + demand.total <= own:
         return ""
-    needs = "" if taken >= own else f", the job needs {demand.slots}"
+    each = "" if demand.planes == 1 else f" for its {demand.planes} planes"
+    needs = "" if taken >= own else f", the {demand.what} needs {demand.total}{each}"
     return f"tenant {tenant} has {taken} of its {own} slots{needs}"
 
 
@@ -234,8 +279,8 @@ class Rooms:
         return Rooms(self._switches, self._roles)
 
     def lacking(self, demand: Demand) -> tuple[str, ...]:
-        """The switches that have no room for a job."""
-        return tuple(name for name in demand.switches if not self._fits(name, demand.slots))
+        """The switches that have no room for all that a job needs there."""
+        return tuple(name for name in dict.fromkeys(demand.switches) if not self._fits(name, demand))
 
     def take(self, demand: Demand) -> None:
         """Take room that there is."""
@@ -244,40 +289,47 @@ class Rooms:
 
     def take_where_it_fits(self, demand: Demand) -> tuple[str, ...]:
         """Take the room that there is of what a job needs; on which switches."""
-        fitting = tuple(name for name in demand.switches if self._fits(name, demand.slots))
-        for name in fitting:
-            self._switches[name].allocate(demand.slots)
+        fitting = tuple(name for name in dict.fromkeys(demand.switches) if self._fits(name, demand))
+        self.take(replace(demand, switches=tuple(name for name in demand.switches if name in fitting)))
         return fitting
 
-    def release(self, regions: Mapping[str, Region]) -> None:
+    def release(self, regions: Mapping[str, Iterable[Region]]) -> None:
         """Give room back."""
-        for name, region in regions.items():
-            self._switches[name].release(region)
+        for name, mine in regions.items():
+            for region in mine:
+                self._switches[name].release(region)
 
-    def why(self, name: str, slots: int) -> str:
+    def why(self, name: str, demand: Demand) -> str:
         """In words, why a switch has no room."""
-        switch = self._switches[name]
+        switch, count, slots = self._switches[name], demand.on(name), demand.slots
         where, jobs = f"{self._roles.get(name, 'switch')} {name}", len(switch.regions)
-        enough = switch.used + slots <= switch.slots
-        if enough and jobs >= switch.jobs:
-            return f"needs a place on {where}; it serves {jobs} jobs, all it can"
+        enough = switch.used + slots * count <= switch.slots
+        if enough and jobs + count > switch.jobs:
+            if count == 1:
+                return f"needs a place on {where}; it serves {jobs} jobs, all it can"
+            return f"needs {count} places on {where}; it serves {jobs} jobs, and can serve {switch.jobs}"
         adjacent = " adjacent" if enough else ""
+        each = f"{count} times {slots}" if count > 1 else f"{slots}"
         return (
-            f"needs {slots}{adjacent} slots on {where}; {switch.used} of {switch.slots} in use by {jobs} "
+            f"needs {each}{adjacent} slots on {where}; {switch.used} of {switch.slots} in use by {jobs} "
             f"{'job' if jobs == 1 else 'jobs'}"
         )
 
-    def load(self, name: str, slots: int) -> float:
+    def load(self, name: str, demand: Demand) -> float:
         """What part of a switch a job takes, of its slots or of its places for jobs, whichever is more."""
-        switch = self._switches[name]
-        return max(slots / switch.slots, 1 / switch.jobs)
+        switch, count = self._switches[name], demand.on(name)
+        return max(demand.slots * count / switch.slots, count / switch.jobs)
 
-    def _fits(self, name: str, slots: int) -> bool:
-        switch = self._switches[name]
+    def _fits(self, name: str, demand: Demand) -> bool:
+        switch, taken = self._switches[name], []
         try:
-            switch.release(switch.allocate(slots))
+            for _ in range(demand.on(name)):
+                taken.append(switch.allocate(demand.slots))
         except NoResourcesError:
             return False
+        finally:
+            for region in taken:
+                switch.release(region)
         return True
 
 
@@ -286,7 +338,7 @@ def used_by_tenant(demands: Iterable[Demand]) -> dict[str, int]:
     used: dict[str, int] = {}
     for demand in demands:
         tenant = demand.tenant
-        used[tenant] = used.get(tenant, 0) + demand.slots
+        used[tenant] = used.get(tenant, 0) + demand.total
     return used
 
 
@@ -298,7 +350,7 @@ def in_order(quotas: Quotas, waiting: Iterable[Demand], used: Mapping[str, int])
         left.remove(chosen)
         order.append(chosen)
         tenant = chosen.tenant
-        counted[tenant] = counted.get(tenant, 0) + chosen.slots
+        counted[tenant] = counted.get(tenant, 0) + chosen.total
     return order
 
 
@@ -308,35 +360,36 @@ def _turn(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> tuple[bool
 
 
 def decide(quotas: Quotas, rooms: Rooms, holding: Iterable[Demand], waiting: Iterable[Demand]) -> Decision:
-    """Who gets in. `holding`: who counts for its tenant already; `rooms` has what they own taken."""
+    """Who gets in, in which size. `holding`: who counts for its tenant; `rooms` has what they own taken."""
     free, left, used = rooms.copy(), rooms.copy(), used_by_tenant(holding)  # left: by those further ahead
     never = {d.key: why for d in waiting if (why := why_never(quotas, d))}
     admitted: list[Demand] = []
     reasons: dict[int, str] = {}
     kept: dict[str, str] = {}  # switches that a job further ahead lacks room on, and its name
     first: dict[str, str] = {}  # who keeps a part of a switch
-    for demand in in_order(quotas, (d for d in waiting if d.key not in never), used):
-        behind = {name: kept[name] for name in demand.switches if name in kept}
-        if over := why_over(quotas, demand, used):
-            reasons[demand.key] = over
+    for wanted in in_order(quotas, (d for d in waiting if d.key not in never), used):
+        behind = {name: kept[name] for name in wanted.switches if name in kept}
+        allowed = [size for size in wanted.sizes if not why_over(quotas, size, used)]
+        demand = next((size for size in allowed if not behind and not left.lacking(size)), wanted.least)
+        if not allowed:
+            reasons[demand.key] = why_over(quotas, demand, used)
         elif behind or (lacking := left.lacking(demand)):
             really = [] if behind else [name for name in free.lacking(demand) if name in lacking]
             behind = behind or {name: first[name] for name in lacking if name in first}
             if really:
-                reasons[demand.key] = free.why(really[0], demand.slots)
+                reasons[demand.key] = free.why(really[0], demand)
             else:
                 name, job = next(iter(behind.items()))
-                reasons[demand.key] = f"waits behind job {job} for slots on {name}"
+                reasons[demand.key] = f"waits behind {job} for slots on {name}"
             for name in left.lacking(demand):
-                kept.setdefault(name, demand.name)
+                kept.setdefault(name, f"{demand.what} {demand.name}")
             for name in left.take_where_it_fits(demand):
-                first.setdefault(name, demand.name)
+                first.setdefault(name, f"{demand.what} {demand.name}")
         else:
             free.take(demand)
             left.take(demand)
             admitted.append(demand)
-            tenant = demand.tenant
-            used[tenant] = used.get(tenant, 0) + demand.slots
+            used[demand.tenant] = used.get(demand.tenant, 0) + demand.total
     return Decision(tuple(admitted), reasons, never)
 
 
@@ -348,9 +401,9 @@ def preempt(
         return None
     used = used_by_tenant(holder.demand for holder in holders)
     for demand in in_order(quotas, (d for d in waiting if not why_never(quotas, d)), used):
-        if why_over(quotas, demand, used) or not rooms.lacking(demand):
+        if why_over(quotas, demand, used) or not rooms.lacking(demand.least):
             continue
-        victims = _victims(quotas, rooms.copy(), list(holders), demand, waiting)
+        victims = _victims(quotas, rooms.copy(), list(holders), demand.least, waiting)
         if victims:
             return Preemption(demand, victims)
     return None
@@ -368,12 +421,12 @@ def _victims(
         loads: dict[str, float] = {}
         for holder in there:
             owner = holder.demand.tenant
-            loads[owner] = loads.get(owner, 0.0) + rooms.load(switch, holder.demand.slots)
+            loads[owner] = loads.get(owner, 0.0) + rooms.load(switch, holder.demand)
         wanting = {d.tenant for d in waiting if switch in d.switches}
         everybody = {*loads, *wanting, *(v.tenant for v in victims)}
         whole = sum(quotas.tenant(name).weight for name in everybody)
         above = {name: load - quotas.tenant(name).weight / whole for name, load in loads.items()}
-        own = loads.get(tenant, 0.0) + rooms.load(switch, demand.slots)
+        own = loads.get(tenant, 0.0) + rooms.load(switch, demand)
         if own > quotas.tenant(tenant).weight / whole + 1e-9:
             return ()
         choices = [

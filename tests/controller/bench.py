@@ -16,6 +16,7 @@ from controller.api.errors import UnreachableError
 from controller.api.messages import (
     Ended,
     FromWorker,
+    Gang,
     Heartbeat,
     Held,
     HoldAt,
@@ -262,16 +263,20 @@ class Bench:
         tenant: str = "",
         elastic: bool = False,
         backup: bool = False,
+        gang: Gang | None = None,
         **fields: Any,
     ) -> list[Session]:
-        """Workers of a job on these hosts, rank 0 on the first."""
+        """Workers of a job, or a plane of a gang, on these hosts, rank 0 on the first."""
         self.qp += 2
         hosts = range(hosts) if isinstance(hosts, int) else hosts
+        if gang is not None:
+            fields["plane"] = gang.plane
         members = [self.member(rank, host, qp=self.qp, **fields) for rank, host in enumerate(hosts)]
         if backup:
             members = [backed_up(who, host) for who, host in zip(members, hosts, strict=True)]
         sessions = [
-            self.registry.sessions.join(name, len(hosts), who, tenant, elastic=elastic) for who in members
+            self.registry.sessions.join(name, len(hosts), who, tenant, elastic=elastic, gang=gang)
+            for who in members
         ]
         await self.registry.drain()
         return sessions

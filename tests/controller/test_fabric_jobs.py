@@ -481,11 +481,11 @@ async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_resta
     running = b.registry.job("train")
     save, left = b.store.save_job, [writes]
 
-    def fill(job: StoredJob) -> None:
+    def fill(*planes: StoredJob) -> None:
         if not left[0]:
             raise sqlite3.OperationalError("database or disk is full")
         left[0] -= 1
-        save(job)
+        save(*planes)
 
     monkeypatch.setattr(b.store, "save_job", fill)
     told = (await b.registry.waitlist.take_off(running, "why not"))[0]

@@ -514,9 +514,9 @@ class FailingStore(Store):
             self.fails.discard(method)
             raise sqlite3.OperationalError("disk I/O error")
 
-    def save_job(self, job: StoredJob) -> None:
-        self._perhaps(f"save {job.phase.name}")
-        super().save_job(job)
+    def save_job(self, *planes: StoredJob) -> None:
+        self._perhaps(f"save {planes[0].phase.name}")
+        super().save_job(*planes)
 
     def release(self, generation: int, *switches: str) -> None:
         self._perhaps("release")

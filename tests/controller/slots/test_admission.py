@@ -25,6 +25,7 @@ from controller.slots.admission import (
     parse_quotas,
     preempt,
     shrink,
+    smaller_shapes,
     tenant_of,
     used_by_tenant,
 )
@@ -38,15 +39,19 @@ def demand(
     tenant: str = DEFAULT_TENANT,
     since: float = 0.0,
     first: bool = False,
+    planes: int = 1,
+    smaller: tuple[int, ...] = (),
 ) -> Demand:
     return Demand(
         key=key,
         name=f"job{key}",
         tenant=tenant,
         slots=slots,
-        switches=switches or ("s1",),
+        switches=(switches or ("s1",)) * planes,
         since=since,
         first=first,
+        planes=planes,
+        smaller=smaller,
     )
 
 
@@ -70,17 +75,18 @@ class Fabric:
         return [holder.demand for holder in self.holders.values()]
 
     def put(self, wanted: Demand, *, since: float = 0.0, movable: bool = True) -> None:
-        regions: dict[str, Region] = {
-            name: self.allocators[name].allocate(wanted.slots) for name in wanted.switches
-        }
+        regions: dict[str, list[Region]] = {}
+        for name in wanted.switches:
+            regions.setdefault(name, []).append(self.allocators[name].allocate(wanted.slots))
         self.holders[wanted.key] = Holder(
             demand=replace(wanted, since=since, first=False), regions=regions, movable=movable
         )
 
     def take(self, key: int) -> Demand:
         holder = self.holders.pop(key)
-        for name, region in holder.regions.items():
-            self.allocators[name].release(region)
+        for name, regions in holder.regions.items():
+            for region in regions:
+                self.allocators[name].release(region)
         return holder.demand
 
 
@@ -256,6 +262,70 @@ def test_a_job_across_racks_keeps_its_part_of_the_switches_that_have_room() -> N
 
 
 # Pre-emption
+
+
+# Gangs
+
+
+def test_a_gang_gets_room_for_all_planes_or_for_none() -> None:
+    room = Fabric.of("s1", "s2", slots=1024)
+    room.put(demand(1, 512, "s1"))
+    gang = demand(2, 256, "s1", "s2", planes=2)
+    assert decide(Quotas(), room.rooms, room.held, [gang]).admitted == (gang,)
+    room.put(demand(3, 256, "s1"))
+    decision = decide(Quotas(), room.rooms, room.held, [gang, demand(4, 512, "s2", since=1.0)])
+    assert decision.reasons == {2: "needs 2 times 256 slots on leaf s1; 768 of 1024 in use by 2 jobs"}
+    assert [d.key for d in decision.admitted] == [4]  # beside what the gang keeps there
+
+
+def test_a_gang_has_a_place_for_each_plane_among_the_jobs_of_a_switch() -> None:
+    room = Fabric.of("s1", jobs=4)
+    room.put(demand(1, 64))
+    gang = demand(2, 64, planes=4)
+    reasons = decide(Quotas(), room.rooms, room.held, [gang]).reasons
+    assert reasons == {2: "needs 4 places on leaf s1; it serves 1 jobs, and can serve 4"}
+
+
+def test_a_gang_takes_the_largest_regions_that_fit() -> None:
+    room = Fabric.of("s1", slots=1024)
+    room.put(demand(1, 256))
+    gang = demand(2, 256, planes=4, smaller=(128, 64))
+    (admitted,) = decide(Quotas(), room.rooms, room.held, [gang]).admitted
+    assert (admitted.key, admitted.slots, admitted.total) == (2, 128, 512)
+    quotas = Quotas(tenants={DEFAULT_TENANT: TenantQuota(slots=600)})
+    (admitted,) = decide(quotas, room.rooms, room.held, [gang]).admitted
+    assert admitted.slots == 64
+    never = decide(Quotas(job_slots=255), room.rooms, room.held, [gang]).never
+    assert never[2].startswith("its 4 planes need 256 slots, 64 each, over the quota of 255 a job")
+
+
+@pytest.mark.parametrize(
+    ("shape", "fixed", "planes", "smaller"),
+    [
+        ((8, 16), (False, False), 1, []),
+        ((8, 16), (False, False), 8, [(8, 8), (4, 8)]),
+        ((8, 16), (True, False), 2, [(8, 8), (8, 4)]),
+        ((8, 16), (False, True), 2, [(4, 16), (2, 16)]),
+        ((8, 16), (True, True), 2, []),
+        ((4, 8), (False, False), 2, []),
+    ],
+)
+def test_planes_may_become_smaller_down_to_64_slots(
+    shape: tuple[int, int], fixed: tuple[bool, bool], planes: int, smaller: list[tuple[int, int]]
+) -> None:
+    assert smaller_shapes(*shape, fixed=fixed, planes=planes) == smaller
+
+
+def test_a_gang_counts_with_all_its_planes_and_gives_way_as_a_whole() -> None:
+    quotas = Quotas(preemption=True)
+    room = Fabric.of("s1", slots=1024)
+    gang, small = demand(1, 256, tenant="red", planes=3), demand(2, 256, tenant="red")
+    room.put(gang, since=2.0)
+    room.put(small, since=1.0)
+    assert used_by_tenant([gang, small]) == {"red": 1024}
+    found = preempt(quotas, room.rooms, list(room.holders.values()), [demand(3, 512, tenant="blue")])
+    assert found is not None
+    assert [victim.key for victim in found.victims] == [1]
 
 
 def test_a_tenant_below_its_share_moves_out_the_newest_of_the_one_furthest_above() -> None:

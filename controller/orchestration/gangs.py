@@ -1,0 +1,210 @@
+"""Gangs: the planes of machines with several GPUs, which begin, move, are renewed and end together.
+
+Local rank g of all machines is a job of its own, plane g. The controller knows a gang as the records that
+share a list, `Record.planes`; a job of its own is a gang of one plane. This module brings planes together,
+says who has not joined, and ends all of them where one has ended for a failure.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+
+from controller.api.errors import ConflictError, InvalidRequestError
+from controller.api.messages import EndCause, Ended, Gang, JobSpec, Left
+from controller.jobs.job import Job
+from controller.jobs.specs import Member, Phase
+from controller.orchestration.book import Book
+from controller.orchestration.callers import require_token
+from controller.orchestration.engine import Engine
+from controller.orchestration.record import Record
+
+_MOST_LINES = 16  # of who has not joined
+
+
+class Gangs:
+    """`patience_s`: how long planes that run wait for others that do not come back."""
+
+    def __init__(self, book: Book, engine: Engine, *, patience_s: float) -> None:
+        self._book = book
+        self._engine = engine
+        self._patience_s = patience_s
+        self._apart_since: dict[Record, float] = {}  # planes that run without others
+
+    # Joining
+
+    def check(self, spec: JobSpec, token: str | None = None) -> None:
+        """Raise what speaks against a job beside those that there are: ConflictError, InvalidRequestError.
+
+        With a `token`, what a worker brings, NotAllowedError where another plane has another one.
+        """
+        gang, known = spec.gang, self._book.by_name
+        if gang is None:
+            if any(self.of(spec.name)):
+                raise ConflictError(f"there is a gang {spec.name} already: use another name for the job")
+            return
+        if (same := known.get(gang.name)) is not None and same.job.live:
+            raise ConflictError(f"there is a job {gang.name} already: use another name for the gang")
+        for record in self.of(gang.name):
+            other = record.job.spec
+            assert other.gang is not None
+            if other.name == spec.name:
+                continue
+            for what, mine, theirs in (
+                ("planes, one for each GPU of a machine", gang.planes, other.gang.planes),
+                ("machines", spec.world_size, other.world_size),
+            ):
+                if mine != theirs:
+                    raise InvalidRequestError(
+                        f"gang {gang.name} has {theirs} {what}, but plane {gang.plane} says {mine}: start "
+                        "all workers alike"
+                    )
+            if spec.tenant != other.tenant:
+                raise InvalidRequestError(
+                    f"gang {gang.name} is of tenant {other.tenant or 'default'}, but plane {gang.plane} says "
+                    f"{spec.tenant or 'default'}: start all workers with the same"
+                )
+            if token is not None:
+                require_token(other, token)
+
+    def of(self, name: str) -> list[Record]:
+        """The planes of a gang that are not over, in order."""
+        return [record for record in self.last_of(name) if record.job.live]
+
+    def last_of(self, name: str) -> list[Record]:
+        """The same; those that are over, too."""
+        found = [
+            record
+            for record in self._book.by_name.values()
+            if (gang := record.job.spec.gang) is not None and gang.name == name
+        ]
+        return sorted(found, key=_plane)
+
+    def enlist(self, record: Record, gang: Gang | None) -> None:
+        """A job is a plane of that gang, beside those of the same run."""
+        if gang is None:
+            return
+        for other in self.of(gang.name):
+            mates = other.planes
+            is_of_this_run = all(mate.job.live for mate in mates)
+            if other is not record and is_of_this_run and record not in mates:
+                for mate in record.planes:
+                    mate.planes = mates
+                    mates.append(mate)
+        record.planes.sort(key=lambda mate: gang.plane if mate is record else _plane(mate))
+
+    def gathered(self, record: Record) -> None:
+        """Who has joined has changed: all planes hear who is missing, or are set up."""
+        missing = self.missing(record)
+        for plane in record.live_planes:
+            self._engine.act(plane, lambda job, now: job.gathered(missing))
+
+    def missing(self, record: Record) -> tuple[str, ...]:
+        """Who has not joined any of the planes, in words, machine by machine."""
+        gang = record.job.spec.gang
+        if gang is None:
+            return ()
+        there = {_plane(mate): mate.job.workers for mate in record.live_planes}
+        lines = []
+        for machine in range(record.job.spec.world_size):
+            here = {plane: of[machine].member for plane, of in there.items() if machine in of}
+            absent = [plane for plane in range(gang.planes) if plane not in here]
+            if absent:
+                lines.append(_gpus_of(machine, absent, here))
+        more = len(lines) - _MOST_LINES
+        return tuple(lines) if more <= 0 else (*lines[:_MOST_LINES], f"others of {more} more machines")
+
+    def vacated(self, record: Record) -> None:
+        """All who had joined a plane that nobody created have withdrawn: it is none of the gang any more."""
+        rest = [mate for mate in record.planes if mate is not record]
+        record.planes.remove(record)
+        record.planes = [record]
+        if rest:
+            self.gathered(rest[0])
+
+    # Ends
+
+    def ended(self, record: Record) -> None:
+        """A plane is over: for a failure, all others are, too."""
+        outcome = record.job.outcome
+        if not isinstance(outcome, Ended) or outcome.cause is EndCause.ALL_LEFT:
+            return
+        plane = _plane(record) if outcome.plane is None else outcome.plane
+        for mate in record.live_planes:
+            self._engine.act(mate, lambda job, now: job.end_with(outcome, plane))
+
+    def tick(self) -> None:
+        """Time has passed: planes that others do not come back to are over."""
+        now, before, self._apart_since = self._engine.clock(), self._apart_since, {}
+        for record in self._book:
+            gang = record.job.spec.gang
+            if gang is None or not record.job.is_set_up or not (away := self._away(record, gang)):
+                continue
+            since = self._apart_since[record] = before.get(record, now)
+            if now - since > self._patience_s:
+                reason = (
+                    f"gang {gang.name} cannot go on: of plane {away} nobody came back within "
+                    f"{self._patience_s:g} s after the controller was back"
+                )
+                why = Ended(reason=reason, cause=EndCause.CANNOT_GO_ON)
+                self._engine.act(record, functools.partial(_end_with, why, gang.plane))
+
+    def _away(self, record: Record, gang: Gang) -> str:
+        """The planes that are neither here nor over, as everybody had left them."""
+        there = {_plane(mate) for mate in record.planes}
+        away = [plane for plane in range(gang.planes) if plane not in there]
+        mates = {plane: self._book.by_name.get(gang.job_of(plane)) for plane in away}
+        return ", ".join(
+            str(plane)
+            for plane, mate in mates.items()
+            if mate is None or not isinstance(mate.job.outcome, Left)
+        )
+
+    def forgive(self, seconds: float, now: float) -> None:
+        """The controller itself was stopped for so long, until now."""
+        self._apart_since = {r: min(now, since + seconds) for r, since in self._apart_since.items()}
+
+    # After a restart
+
+    def loaded(self) -> None:
+        """The database's jobs are there: planes find each other, and end where one had failed."""
+        records = [record for record in self._book if record.job.spec.gang is not None]
+        for record in records:
+            if record.job.live:
+                self.enlist(record, record.job.spec.gang)
+        for record in records:
+            gang = record.job.spec.gang
+            if gang is None or not record.job.live or record.job.phase is Phase.CREATED:
+                continue
+            for plane in range(gang.planes):
+                why = self._why_over(gang, plane)
+                if why is not None:
+                    self._engine.act(record, functools.partial(_end_with, why, plane))
+                    break
+
+    def _why_over(self, gang: Gang, plane: int) -> Ended | None:
+        """Why a gang that was loaded cannot go on for a plane's sake; None where it can."""
+        mate = self._book.by_name.get(gang.job_of(plane))
+        if mate is not None and isinstance(mate.job.outcome, Ended):
+            return mate.job.outcome
+        if mate is None or mate.job.phase is Phase.CREATED:
+            reason = f"gang {gang.name} cannot go on: the controller's database has no plane {plane} of it"
+            return Ended(reason=reason, cause=EndCause.CANNOT_GO_ON)
+        return None
+
+
+def _end_with(why: Ended, plane: int, job: Job, now: float) -> None:
+    job.end_with(why, plane)
+
+
+def _plane(record: Record) -> int:
+    gang = record.job.spec.gang
+    return 0 if gang is None else gang.plane
+
+
+def _gpus_of(machine: int, absent: Iterable[int], here: Mapping[int, Member]) -> str:
+    """Some GPUs of a machine, in words; where it is, if another of its workers has said so."""
+    numbers = list(map(str, absent))
+    which = f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} of machine {machine}"
+    member = next(iter(here.values()), None)
+    return which if member is None else f"{which} ({member.host or member.hostname}, {member.ip})"

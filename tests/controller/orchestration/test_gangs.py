@@ -1,0 +1,530 @@
+"""Gangs: planes get slots together or not at all, move, are renewed and end together, also over restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.api import controller_pb2 as pb
+from controller.api.errors import ConflictError, InvalidRequestError, UnreachableError
+from controller.api.messages import (
+    Abort,
+    EndCause,
+    Ended,
+    Gang,
+    HoldAt,
+    JobSpec,
+    Leave,
+    Left,
+    Mode,
+    Moved,
+    Pause,
+    Paused,
+    Ready,
+    Up,
+    Waiting,
+)
+from controller.jobs.specs import Phase
+from controller.jobs.states import State
+from controller.orchestration.adoption import Account
+from controller.orchestration.sessions import Session
+from controller.slots.admission import Quotas, TenantQuota
+from tests.controller.bench import Bench, Worker, say
+from tests.controller.orchestration.test_waitlist import FULL, Agents, go, start, waitlisted
+from tests.controller.told import ended_of, everything, heard, plan_of
+
+MACHINES = (0, 1, 2)
+
+
+async def joined(
+    b: Bench, name: str, planes: int, *, machines: Sequence[int] = MACHINES, tenant: str = ""
+) -> list[list[Session]]:
+    """The sessions of all planes."""
+    return [
+        await b.join(
+            f"{name}/{plane}",
+            machines,
+            tenant=tenant,
+            psn=0,
+            gang=Gang(name=name, plane=plane, planes=planes),
+        )
+        for plane in range(planes)
+    ]
+
+
+async def gang(
+    b: Bench, name: str, planes: int, *, tenant: str = "", machines: Sequence[int] = MACHINES, **spec: Any
+) -> list[Agents]:
+    """The planes of one that runs."""
+    for plane in range(planes) if spec else ():
+        b.registry.create_job(
+            JobSpec(
+                name=f"{name}/{plane}",
+                world_size=len(machines),
+                tenant=tenant,
+                gang=Gang(name, plane, planes),
+                **spec,
+            )
+        )
+    found = []
+    for sessions in await joined(b, name, planes, tenant=tenant, machines=machines):
+        await b.registry.drain()
+        (plan,) = {plan_of(event) for one in sessions for event in heard(one) if isinstance(event, Ready)}
+        found.append(Agents(sessions, plan))
+    for agents in found:
+        say(agents.sessions, Up())
+    await go(b, *found)
+    return found
+
+
+def modes(planes: Sequence[Agents]) -> set[Mode]:
+    return {plane.mode for plane in planes}
+
+
+def slots(planes: Sequence[Agents]) -> list[int]:
+    return [2 * plane.plan.window * plane.plan.message_packets for plane in planes]
+
+
+# Joining
+
+
+async def test_a_gang_is_set_up_when_all_workers_of_all_planes_have_joined(b: Bench) -> None:
+    """Until then each worker hears who is missing, by machine and local rank."""
+    first = await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    assert not any(isinstance(event, Ready) for one in first for event in heard(one))
+    assert b.registry.job("train/0").job.phase is Phase.JOINING
+    where = [b.config.hosts[host] for host in MACHINES]
+    b.qp += 2
+    late = b.registry.sessions.join("train/1", 3, b.member(0, 0, qp=b.qp, plane=1), gang=Gang("train", 1, 2))
+    missing = tuple(f"GPU 1 of machine {n} ({where[n].name}, {where[n].ip})" for n in (1, 2))
+    assert [everything(one)[-1] for one in first] == [Waiting((), missing)] * 3
+    assert everything(late)[-1] == Waiting((1, 2), missing)
+    late.broken()  # it withdraws, and the gang waits on
+    everybody = tuple(f"GPU 1 of machine {n} ({where[n].name}, {where[n].ip})" for n in MACHINES)
+    assert [everything(one)[-1] for one in first] == [Waiting((), everybody)] * 3
+    second = await b.join("train/1", MACHINES, gang=Gang("train", 1, 2))
+    plans = [plan_of(event) for one in (*first, *second) for event in heard(one) if isinstance(event, Ready)]
+    assert [plan.mode for plan in plans] == [Mode.IN_NETWORK] * 6
+    assert len({plan.generation for plan in plans}) == 2
+
+
+async def test_several_gpus_of_a_machine_that_are_missing_are_named_together(b: Bench) -> None:
+    sessions = await b.join("train/1", (0,), gang=Gang("train", 1, 4))
+    host = b.config.hosts[0]
+    assert everything(sessions[0]) == [Waiting((), (f"GPUs 0, 2, 3 of machine 0 ({host.name}, {host.ip})",))]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "size", "tenant", "why"),
+    [
+        (
+            "train/1",
+            Gang("train", 1, 4),
+            3,
+            "",
+            "has 2 planes, one for each GPU of a machine, but plane 1 says 4",
+        ),
+        ("train/1", Gang("train", 1, 2), 4, "", "has 3 machines, but plane 1 says 4"),
+        ("train/1", Gang("train", 1, 2), 3, "red", "is of tenant default, but plane 1 says red"),
+    ],
+)
+async def test_planes_that_differ_are_refused(
+    b: Bench, name: str, other: Gang, size: int, tenant: str, why: str
+) -> None:
+    await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    with pytest.raises(InvalidRequestError, match=why):
+        await b.join(name, range(size), gang=other, tenant=tenant)
+    assert "train/1" not in b.registry.book.by_name
+
+
+async def test_a_job_and_a_gang_cannot_have_one_name(b: Bench) -> None:
+    await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    with pytest.raises(ConflictError, match="there is a gang train already"):
+        await b.join("train", 2)
+    await b.run_job("mine", 2)
+    with pytest.raises(ConflictError, match="there is a job mine already"):
+        await b.join("mine/0", MACHINES, gang=Gang("mine", 0, 2))
+
+
+# Slots
+
+
+async def test_all_planes_get_slots_or_all_go_by_ring_though_there_is_room_for_some(b: Bench) -> None:
+    jobs = [await start(b, f"job{n}", **FULL) for n in range(7)]  # of 8192 slots, 1024 are left
+    planes = await gang(b, "train", 2, **FULL)
+    assert modes(planes) == {Mode.RING}
+    reason = planes[0].plan.mode_reason
+    assert reason == "needs 2 times 1024 slots on switch s1; 7168 of 8192 in use by 7 jobs"
+    assert [waitlisted(b, f"train/{n}") for n in range(2)] == [
+        pb.Waitlisted(position=1, reason=reason, waiting_s=0.0)
+    ] * 2
+    behind = await start(b, "behind", **FULL)
+    assert modes([behind]) == {Mode.RING}
+    assert (queued := waitlisted(b, "behind")) is not None
+    assert (queued.position, queued.reason) == (2, "waits behind gang train for slots on s1")
+    jobs[0].leave()
+    await go(b, *jobs, *planes, behind)
+    assert modes(planes) == {Mode.IN_NETWORK}
+    assert modes([behind]) == {Mode.RING}
+    assert b.used() == {"s1": 8192}
+    for plane in planes:
+        plane.leave()
+    await go(b, *jobs, *planes, behind)
+    assert modes([behind]) == {Mode.IN_NETWORK}
+
+
+async def test_planes_take_fewer_slots_each_where_there_is_no_room_for_more(b: Bench) -> None:
+    """With 256 slots, 8 planes would need 2048: there are 1024 left, so each gets 128."""
+    for n in range(7):
+        await start(b, f"job{n}", **FULL)
+    planes = await gang(b, "train", 8)
+    assert modes(planes) == {Mode.IN_NETWORK}
+    assert slots(planes) == [128] * 8
+    assert b.used() == {"s1": 8192}
+
+
+async def test_planes_do_not_become_smaller_than_they_are_good_for(b: Bench) -> None:
+    for n in range(7):
+        await start(b, f"job{n}", **FULL)
+    for n in range(3):
+        await start(b, f"half{n}", window=4, message_packets=32)
+    planes = await gang(b, "train", 8)
+    assert modes(planes) == {Mode.RING}
+    assert planes[0].plan.mode_reason == "needs 8 times 64 slots on switch s1; 7936 of 8192 in use by 10 jobs"
+
+
+async def test_a_gang_that_waits_moves_in_with_fewer_slots_when_there_is_room_for_those(b: Bench) -> None:
+    jobs = [await start(b, f"job{n}", **FULL) for n in range(8)]
+    planes = await gang(b, "train", 8)
+    assert modes(planes) == {Mode.RING}
+    jobs[3].leave()
+    await go(b, *jobs, *planes)
+    assert modes(planes) == {Mode.IN_NETWORK}
+    assert b.used() == {"s1": 8192}
+    regions = [next(iter(b.registry.job(f"train/{n}").allocations.values())).region for n in range(8)]
+    assert {region.slots for region in regions} == {128}
+
+
+async def test_quotas_count_all_planes(b: Bench) -> None:
+    b.registry.waitlist.set_quotas(Quotas(job_slots=512))
+    within = await gang(b, "within", 2)
+    assert slots(within) == [256, 256]
+    smaller = await gang(b, "smaller", 4, machines=(3, 4))
+    assert slots(smaller) == [128] * 4
+    assert modes([*within, *smaller]) == {Mode.IN_NETWORK}
+    never = await gang(b, "never", 4, machines=(5, 6), window=8, message_packets=16)
+    assert modes(never) == {Mode.RING}
+    assert never[0].plan.mode_reason == (
+        "its 4 planes need 1024 slots, 256 each, over the quota of 512 a job: it stays on the ring (with a "
+        "smaller window or fewer packets a message it needs fewer)"
+    )
+    assert waitlisted(b, "never/0") is None
+    b.registry.waitlist.set_quotas(Quotas(tenants={"red": TenantQuota(slots=500)}))
+    first = await gang(b, "first", 2, tenant="red", machines=(7, 8), window=8, message_packets=8)
+    over = await gang(b, "over", 2, tenant="red", machines=(7, 8), window=8, message_packets=16)
+    assert (modes(first), modes(over)) == ({Mode.IN_NETWORK}, {Mode.RING})
+    assert over[0].plan.mode_reason.startswith("its 2 planes need 512 slots, 256 each, more than the 500 of")
+    third = await gang(b, "third", 4, tenant="red", machines=(7, 8), window=4, message_packets=8)
+    reason = "tenant red has 256 of its 500 slots, the gang needs 256 for its 4 planes"
+    assert third[0].plan.mode_reason == reason
+
+
+async def test_pre_emption_moves_out_a_gang_as_a_whole(b: Bench) -> None:
+    b.registry.waitlist.set_quotas(Quotas(preemption=True))
+    red = [await gang(b, f"red{n}", 2, tenant="red", **FULL) for n in range(4)]  # all of the switch
+    blue = await start(b, "blue", tenant="blue", **FULL)
+    everybody = [plane for planes in red for plane in planes]
+    await go(b, *everybody, blue)
+    assert blue.mode is Mode.IN_NETWORK
+    moved = [planes for planes in red if modes(planes) == {Mode.RING}]
+    assert len(moved) == 1
+    assert [modes(planes) for planes in red if planes not in moved] == [{Mode.IN_NETWORK}] * 3
+    reason = "moved out for job blue of tenant blue, which is below its share"
+    assert {plane.reason for plane in moved[0]} == {reason}
+
+
+# Moving
+
+
+async def test_switches_are_written_when_all_planes_hold_and_not_before(b: Bench) -> None:
+    planes = await gang(b, "train", 2)
+    slow = planes[1]
+    slow.silent = {1}
+    b.registry.waitlist.move_out(b.registry.job("train/0"), "room for others")
+    await go(b, *planes)
+    states = [b.registry.job(f"train/{n}").job.state for n in range(2)]
+    assert states == [State.RELOCATING, State.PAUSING]
+    assert b.used() == {"s1": 512}
+    slow.silent = set()
+    move = next(event for event in slow.heard if isinstance(event, Pause)).move
+    slow.sessions[1].hear(Paused(move, slow.next + 1))
+    await go(b, *planes)
+    for plane in planes:  # there is room, so it comes back
+        moved = [event.mode_reason for event in plane.heard if isinstance(event, Moved)]
+        assert moved == ["room for others"] * 3
+    assert modes(planes) == {Mode.IN_NETWORK}
+
+
+async def test_a_move_that_one_plane_cannot_make_is_made_by_none(b: Bench) -> None:
+    planes = await gang(b, "train", 2)
+    slow = planes[1]
+    slow.silent = {1}
+    b.registry.waitlist.move_out(b.registry.job("train/1"), "room for others")
+    await go(b, *planes)
+    sessions = [session for plane in planes for session in plane.sessions]
+    await b.pass_time(b.config.lost_timeout_s + 1, *sessions)
+    await go(b, *planes)
+    assert modes(planes) == {Mode.IN_NETWORK}
+    assert [b.registry.job(f"train/{n}").job.state for n in range(2)] == [State.RUNNING] * 2
+    assert b.used() == {"s1": 512}
+
+
+# Renewals
+
+
+async def gang_of_workers(b: Bench, planes: int = 2, *, up: bool = True) -> list[list[Worker]]:
+    found = []
+    for sessions in await joined(b, "train", planes):
+        found.append([Worker(session, rank, b.qp) for rank, session in enumerate(sessions)])
+    qp = 0x2000
+    for plane in found:
+        for worker in plane:
+            worker.qp = qp = qp + 0x10
+            worker.listen()
+        if up:
+            say(plane, Up())
+    await b.go([worker for plane in found for worker in plane])
+    return found
+
+
+async def test_a_switch_that_restarts_renews_all_planes_once_and_all_are_in_it_again(b: Bench) -> None:
+    planes = await gang_of_workers(b)
+    workers = [worker for plane in planes for worker in plane]
+    before = {worker.plan[0] for worker in workers}
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
+    assert len({worker.plan[0] for worker in workers} - before) == 2
+    assert [b.registry.job(f"train/{n}").job.plan.renewals for n in range(2)] == [1, 1]  # type: ignore[union-attr]
+    assert [worker.started for worker in workers] == [2] * 6
+
+
+async def test_planes_that_cannot_all_come_back_into_a_switch_all_go_by_ring(b: Bench) -> None:
+    planes = await gang_of_workers(b)
+    workers = [worker for plane in planes for worker in plane]
+    for worker in planes[1]:
+        worker.silent = True
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert b.registry.job("train/0").job.state is State.REBUILDING  # it waits for plane 1
+    for n in range(7):
+        await b.run_job(f"job{n}", (10, 11))
+    b.registry.switches["s1"].allocator.jobs = len(b.registry.switches["s1"].allocator.regions) + 1
+    for worker in planes[1]:
+        worker.silent = False
+        worker.answer()
+    await b.go(workers)
+    assert {worker.plan[1] for worker in workers} == {Mode.RING}
+    assert [worker.started for worker in workers] == [2] * 6
+
+
+# Ends
+
+
+async def test_a_plane_that_fails_ends_all_with_the_reason_and_whose_doing_it_was(b: Bench) -> None:
+    planes = await gang(b, "train", 2)
+    for plane in planes:
+        plane.heard.clear()
+    planes[1].sessions[2].broken()
+    sessions = [*planes[0].sessions, *planes[1].sessions[:2]]
+    await b.pass_time(b.config.lost_timeout_s + 1, *sessions)
+    host = b.config.hosts[2]
+    for session in sessions:
+        ended = ended_of(session)
+        assert f"GPU 1 of machine 2 ({host.name}, {host.ip}) has been without a connection" in ended.reason
+        assert (ended.cause, ended.rank) == (EndCause.WORKER_LOST, 2)
+        assert ended.plane == (1 if session in planes[0].sessions else None)
+        assert ended.host == host.name
+
+
+async def test_who_ends_its_plane_for_another_gpu_of_its_machine_is_not_to_blame(b: Bench) -> None:
+    planes = await gang(b, "train", 3)
+    planes[0].sessions[1].hear(Abort("GPU 2 of machine 1 (h2) died", plane=2))
+    await b.registry.drain()
+    for number, plane in enumerate(planes):
+        ended = ended_of(plane.sessions[0])
+        assert (ended.rank, ended.plane) == (1, None if number == 2 else 2)
+        assert ended.host == b.config.hosts[1].name
+
+
+async def test_a_worker_that_goes_while_the_gang_is_set_up_ends_it(b: Bench) -> None:
+    """Its last plane has joined; the switch takes its time."""
+    await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    b.qp += 2
+    sessions = [
+        b.registry.sessions.join(
+            "train/1", 3, b.member(rank, rank, qp=b.qp, plane=1), gang=Gang("train", 1, 2)
+        )
+        for rank in MACHINES
+    ]
+    assert b.registry.job("train/0").job.state is State.INSTALLING
+    sessions[0].broken()
+    await b.registry.drain()
+    assert ended_of(sessions[1]).cause is EndCause.WORKER_LOST
+    assert [b.registry.job(f"train/{n}").job.state for n in range(2)] == [State.ENDED] * 2
+    await b.pass_time(200.0)
+    assert (b.switch.of_jobs, b.used()) == ({}, {})
+
+
+async def test_planes_whose_workers_leave_end_one_by_one_and_nobody_is_told_of_a_failure(b: Bench) -> None:
+    planes = await gang(b, "train", 2)
+    planes[0].leave()
+    await go(b, *planes)
+    assert isinstance(planes[0].heard[-2], Left)
+    assert b.registry.job("train/1").job.live
+    planes[1].leave()
+    await go(b, *planes)
+    assert isinstance(planes[1].heard[-2], Left)
+    again = await gang(b, "train", 2)  # the same name, a new run
+    assert modes(again) == {Mode.IN_NETWORK}
+
+
+async def test_a_new_run_has_nothing_to_do_with_a_plane_that_is_still_leaving(b: Bench) -> None:
+    planes = await gang(b, "train", 2)
+    planes[0].leave()
+    await go(b, *planes)
+    early = await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    planes[1].sessions[0].hear(Abort("it failed at last"))
+    await b.registry.drain()
+    assert ended_of(planes[1].sessions[1]).reason == "it failed at last"
+    assert not any(isinstance(event, Ended) for one in early for event in heard(one))
+    late = await b.join("train/1", MACHINES, gang=Gang("train", 1, 2))
+    assert [isinstance(heard(one)[-1], Ready) for one in (*early, *late)] == [True] * 6
+
+
+async def test_who_is_waited_for_in_a_move_may_leave(b: Bench) -> None:
+    """A plane is over while the others hold for a move: they go on."""
+    planes = await gang(b, "train", 2)
+    planes[1].silent = {0, 1, 2}
+    b.registry.waitlist.move_out(b.registry.job("train/0"), "room for others")
+    await go(b, *planes)
+    assert any(isinstance(event, HoldAt) for event in planes[0].heard)
+    say(planes[1].sessions, Leave())
+    await go(b, *planes)
+    assert planes[0].mode is Mode.RING
+    assert not b.registry.job("train/1").job.live
+
+
+async def test_a_gang_is_created_and_deleted_by_its_name(b: Bench) -> None:
+    b.registry.create_job(
+        JobSpec(name="train", world_size=6, window=4, message_packets=8, gang=Gang("train", 0, 2))
+    )
+    assert [record.job.spec.name for record in b.registry.jobs()] == ["train/0", "train/1"]
+    planes = await gang(b, "train", 2)
+    assert slots(planes) == [64, 64]
+    deleted = b.registry.delete_job("train")
+    assert [record.job.spec.name for record in deleted] == ["train/0", "train/1"]
+    assert b.registry.jobs() == []
+    for plane in planes:
+        assert ended_of(plane.sessions[0]).reason == "gang train was deleted"
+
+
+@pytest.mark.parametrize("size", [5, 1])
+async def test_a_gang_has_as_many_workers_on_each_machine(b: Bench, size: int) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{size} workers cannot be 2 on each machine"):
+        b.registry.create_job(JobSpec(name="train", world_size=size, gang=Gang("train", 0, 2)))
+
+
+# Restarts
+
+
+async def test_a_controller_that_restarts_knows_the_gang_again(b: Bench) -> None:
+    planes = await gang_of_workers(b)
+    await b.restart(listen=True)
+    records = [b.registry.job(f"train/{n}") for n in range(2)]
+    assert records[0].planes == records[1].planes == records
+    for n, plane in enumerate(planes):
+        for worker in plane:
+            assert worker.ready is not None
+            worker.session = b.registry.sessions.resume(
+                f"train/{n}", worker.ready.generation, worker.rank, worker.ready.resume_token
+            )
+    workers = [worker for plane in planes for worker in plane]
+    await b.go(workers)
+    planes[0][1].session.hear(Abort("enough"))
+    await b.go(workers)
+    assert {worker.end.reason for worker in workers if isinstance(worker.end, Ended)} == {"enough"}
+    assert all(isinstance(worker.end, Ended) for worker in workers)
+
+
+async def test_a_controller_that_dies_while_planes_end_ends_the_others_when_it_is_back(
+    b: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planes = await gang_of_workers(b)
+    monkeypatch.setattr(b.registry.gangs, "ended", lambda record: None)  # as if it died before
+    planes[0][1].session.hear(Abort("enough"))
+    await b.registry.drain()
+    assert b.registry.job("train/1").job.live
+    await b.restart(listen=True)
+    assert not b.registry.job("train/1").job.live
+    assert b.registry.job("train/1").job.outcome.reason == "enough"  # type: ignore[union-attr]
+
+
+async def test_a_plane_whose_workers_had_left_before_a_restart_is_not_missed(b: Bench) -> None:
+    planes = await gang_of_workers(b)
+    await b.leave([worker.session for worker in planes[0]])
+    await b.restart(listen=True)
+    for worker in planes[1]:
+        assert worker.ready is not None
+        worker.session = b.registry.sessions.resume(
+            "train/1", worker.ready.generation, worker.rank, worker.ready.resume_token
+        )
+    await b.pass_time(b.config.resume_timeout_s + 5, *(worker.session for worker in planes[1]))
+    assert b.registry.job("train/1").job.live
+
+
+async def test_workers_that_say_another_gang_than_was_created_are_refused(b: Bench) -> None:
+    b.registry.create_job(JobSpec(name="train", world_size=6, gang=Gang("train", 0, 2)))
+    with pytest.raises(InvalidRequestError, match="is plane 0 of 2 of gang train, but "):
+        await b.join("train/0", MACHINES)
+    b.registry.create_job(JobSpec(name="mine/0", world_size=3))  # and one that was created without
+    assert (await b.join("mine/0", MACHINES, gang=Gang("mine", 0, 2)))[0].record.job.spec.gang is not None
+
+
+async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_does(
+    b: Bench, tmp_path: Path
+) -> None:
+    planes = await gang_of_workers(b)
+    await b.restart_on_a_new_database(listen=True)
+    first = planes[0]
+    accounts = []
+    for worker in first:
+        assert worker.ready is not None
+        accounts.append(
+            Account(
+                spec=JobSpec(name="train/0", world_size=3, gang=Gang("train", 0, 2)),
+                plan=replace(plan_of(worker.ready), mode_reason=""),
+                member=b.member(worker.rank, worker.rank, qp=0x102, psn=0, plane=0),
+                token=worker.ready.resume_token,
+            )
+        )
+    for worker, known in zip(first, accounts, strict=True):
+        try:
+            worker.session = b.registry.sessions.resume(
+                "train/0", known.plan.generation, worker.rank, known.token, known
+            )
+        except UnreachableError:
+            continue
+    for worker, known in zip(first[:-1], accounts[:-1], strict=True):
+        worker.session = b.registry.sessions.resume(
+            "train/0", known.plan.generation, worker.rank, known.token, known
+        )
+    record = b.registry.job("train/0")
+    assert record.job.live
+    await b.pass_time(b.config.resume_timeout_s + 1, *(worker.session for worker in first))
+    assert not record.job.live
+    assert "of plane 1 nobody came back within" in record.job.outcome.reason
