@@ -163,6 +163,7 @@ class Communicator:
         self._membership = membership
         self._left = False
         self._metrics: metrics.Exposed | None = None
+        self.machine_status: Callable[[], dict[str, Any]] | None = None  # of host_agent.machine
         self._execution = Execution(
             View.first(rank, world_size, ready.ring),
             ready,
@@ -513,6 +514,7 @@ class Communicator:
             member=self._execution.member,
             failure="" if failure is None else str(failure),
             is_leaving=self._left,
+            machine=None if self.machine_status is None else self.machine_status(),
         )
 
     def leave(self, *, timeout_s: float = 60.0) -> None:
@@ -539,6 +541,12 @@ class Communicator:
     def abort(self, reason: str) -> None:
         """End the job for everybody, with `reason`; waiting collectives raise. Then close."""
         self._execution.fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
+        self.leave()
+
+    def fail_with(self, reason: str, plane: int) -> None:
+        """As `abort`, because another GPU of this machine has failed, the one in that plane."""
+        error = CommunicatorClosedError(f"this worker aborted the job: {reason}")
+        self._execution.fail(error, reason, plane=plane)
         self.leave()
 
     def differ(self, error: MismatchError, what: str) -> None:

@@ -192,11 +192,11 @@ class ControllerSession:
         """This worker is in a collective now, or in none."""
         self._joined.running = collective
 
-    def abort(self, reason: str, mismatch: Called | None = None) -> None:
+    def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
         """End the job for everybody. Does not wait."""
         with self._changed:
             if self._session is not None:
-                self._session.say(Abort(reason, mismatch))
+                self._session.say(Abort(reason, mismatch, plane))
                 self._act()
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:

@@ -28,12 +28,19 @@ class InterfaceError(CommunicatorError):
 
 
 class JobEndedError(CommunicatorError):
-    """The controller ended the job."""
+    """The controller ended the job. `plane`: that in which `rank` is, where it is another than ours."""
 
     def __init__(
-        self, reason: str, *, rank: int | None = None, host: str = "", first_message: int | None = None
+        self,
+        reason: str,
+        *,
+        rank: int | None = None,
+        host: str = "",
+        first_message: int | None = None,
+        plane: int | None = None,
     ) -> None:
         super().__init__(reason)
+        self.plane = plane
         self.reason = reason
         self.rank = rank
         self.host = host

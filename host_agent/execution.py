@@ -226,8 +226,18 @@ class Execution:
             self._act()
         self.fail(error, self._reason(error), collective)
 
-    def fail(self, error: BaseException, reason: str, collective: int | None = None) -> None:
-        """No collective runs after this; the job ends for everybody. `collective`: the one that failed."""
+    def fail(
+        self,
+        error: BaseException,
+        reason: str,
+        collective: int | None = None,
+        *,
+        plane: int | None = None,
+    ) -> None:
+        """No collective runs after this; the job ends for everybody. `collective`: the one that failed.
+
+        `plane`: another GPU of this machine has, which is in that plane.
+        """
         news = self.failure is None and self.ended is None
         if news:
             self.failure = error
@@ -237,7 +247,7 @@ class Execution:
             called = None
             if isinstance(error, MismatchError) and collective is not None:
                 called = self.member.calls.of(collective)
-            self.membership.abort(reason, called)
+            self.membership.abort(reason, called, plane)
 
     def close(self) -> None:
         """Finish what is queued and take no more; interrupted (Ctrl-C), it fails."""

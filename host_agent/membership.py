@@ -32,8 +32,15 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
     if ended.cause is EndCause.MISMATCH:
         return MismatchError(ended.reason)
     by_a_worker = ended.cause in (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
-    kind = WorkerLostError if by_a_worker and ended.rank != own_rank else JobEndedError
-    return kind(ended.reason, rank=ended.rank, host=ended.host, first_message=ended.first_message)
+    by_itself = ended.rank == own_rank and ended.plane is None
+    kind = WorkerLostError if by_a_worker and not by_itself else JobEndedError
+    return kind(
+        ended.reason,
+        rank=ended.rank,
+        host=ended.host,
+        first_message=ended.first_message,
+        plane=ended.plane,
+    )
 
 
 Request = Pause | HoldAt | Moved | Renew | Renewed | Start | Compare  # what `Member.hear` takes
@@ -130,8 +137,10 @@ class Membership(Protocol):
         """
         ...
 
-    def abort(self, reason: str, mismatch: Called | None = None) -> None:
-        """End the job for everybody, and do not wait. `mismatch`: as another has not called this."""
+    def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
+        """End the job for everybody, and do not wait. `mismatch`: as another has not called this; `plane`: as
+        another GPU of this machine has failed.
+        """
         ...
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:

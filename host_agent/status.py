@@ -32,6 +32,7 @@ def status(
     member: Member,
     failure: str,
     is_leaving: bool,
+    machine: dict[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
     """JSON. Times are seconds before now, None for never; see `p4reduce.doctor.facts.WorkerStatus`."""
@@ -60,6 +61,7 @@ def status(
         "sent_s_ago": _ago(counters.last_sent_ns, now),
         "received_s_ago": _ago(counters.last_received_ns, now),
         "threads": list(threads()),
+        "machine": machine,
     }
 
 

@@ -80,6 +80,7 @@ class Lane:
         ]
         self._step = 0  # this one's number is one more
         self._what = ""
+        self.waits_for: tuple[int, ...] = ()  # the local ranks that a step waits for, after a moment
 
     def slot(self) -> Bytes:
         """This worker's slot of the next step, to be filled."""
@@ -126,10 +127,12 @@ class Lane:
                     for other in range(rank, len(counters))
                     if not library().p4r_counter_wait(counters[other], value & 0xFFFFFFFF, 0)
                 ]
+                self.waits_for = tuple(late)
                 if gone := left.keys() & {*late}:
                     raise MismatchError(self._in_vain({one: left[one] for one in gone}))
                 if late:
                     self._stalled(time.monotonic() - began, late)
+        self.waits_for = ()
         if self._meeting.failure is not None:
             raise self._meeting.failure
 

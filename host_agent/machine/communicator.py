@@ -5,7 +5,9 @@ memory, and its plane, local rank g of all machines, which is an ordinary job. A
 machine, then, each GPU its share, between machines, and gathers. Pieces of a tensor do so at the same time:
 while a plane sums one, the next is added up, and the one before gathered.
 
-What ends one plane ends all: its members tell the others of their machines, and these their planes.
+What ends one plane ends all: its members tell the others of their machines, and these their planes. So such a
+job cannot be elastic: a collective of all workers is one in each plane, and of a machine that dies in the
+middle some planes would have its part and others not. All would have to begin the whole collective anew.
 """
 
 from __future__ import annotations
@@ -129,6 +131,7 @@ class MachineCommunicator(Communicator):
         blocks = (plane.ready.path_mtu, plane.ready.message_packets)
         self._blocks = Blocks.of(path_mtu=blocks[0], message_packets=blocks[1], half=False)
         self._turns = _Turns(self._now, self._later)
+        plane.machine_status = self._machine_status
         plane.on_end(self._plane_ended)
         meeting.on_failure(self._machine_failed)
 
@@ -175,7 +178,10 @@ class MachineCommunicator(Communicator):
                 **how,
             )
         if how.get("elastic"):
-            raise UsageError("an elastic job has one GPU a machine: workers of a machine cannot go on alone")
+            raise UsageError(
+                "an elastic job has one GPU a machine: where a machine died, some planes would have its part "
+                "of a sum and others not; start it without elastic"
+            )
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
         until = time.monotonic() + join_timeout_s
@@ -267,8 +273,16 @@ class MachineCommunicator(Communicator):
         return replace(self.plane.statistics(), **asdict(self._tally))
 
     def status(self, job: str) -> dict[str, Any]:
-        """The plane's."""
+        """The plane's, and where the worker stands in its machine."""
         return self.plane.status(job)
+
+    def _machine_status(self) -> dict[str, Any]:
+        waits_for = {*self._lane.waits_for, *self._results.waits_for}
+        return {
+            "local_rank": self.machine.rank,
+            "size": self.machine.size,
+            "waits_for": sorted(waits_for - {self.machine.rank}),
+        }
 
     # Collectives
 
@@ -468,7 +482,20 @@ class MachineCommunicator(Communicator):
         with suppress(CommunicatorError):
             if isinstance(error, MismatchError) and self.plane.failure is None:
                 self.plane.differ(error, str(error))
-            self.plane.abort(reason)
+            if (mate := self._mate(error)) is None:
+                self.plane.abort(reason)
+            else:
+                self.plane.fail_with(reason, mate)
+
+    def _mate(self, error: BaseException) -> int | None:
+        """The local rank of another worker of this machine that an error is about."""
+        rank = error.rank if isinstance(error, JobEndedError) else None
+        size = self.machine.size
+        return (
+            rank % size
+            if rank is not None and rank != self.rank and rank // size == self.rank // size
+            else None
+        )
 
     def _plane_ended(self, error: CommunicatorError) -> None:
         self._meeting.fail(self._of_all(error))
@@ -484,7 +511,8 @@ class MachineCommunicator(Communicator):
         """A plane's error, with the rank among all workers."""
         if not isinstance(error, JobEndedError) or error.rank is None:
             return error
-        rank = error.rank * self.machine.size + self.machine.rank
+        plane = self.machine.rank if error.plane is None else error.plane
+        rank = error.rank * self.machine.size + plane
         told = type(error)(error.reason, rank=rank, host=error.host, first_message=error.first_message)
         told.__cause__ = error
         return told

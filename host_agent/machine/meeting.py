@@ -144,7 +144,8 @@ class Meeting:
             if rank not in self._parted:
                 who = self.who
                 global_rank = who.rank - who.local_rank + rank
-                reason = f"GPU {rank} of machine {socket.gethostname()} (rank {global_rank}) died"
+                machine = f"machine {who.rank // who.local_size} ({socket.gethostname()}, rank {global_rank})"
+                reason = f"GPU {rank} of {machine} died"
                 self._fail(WorkerLostError(reason, rank=global_rank), told_by=rank)
             return False
         message = json.loads(said)

@@ -212,11 +212,8 @@ class FakeMembership:
 
         self.controller.act(runs)
 
-    def abort(self, reason: str, mismatch: Called | None = None) -> None:
-        if mismatch is None:
-            self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason), now))
-            return
-        self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason, mismatch), now))
+    def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
+        self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason, mismatch, plane), now))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
         self.controller.act(lambda job, now: job.hear(self.rank, Leave(collectives), now))

@@ -612,7 +612,7 @@ def test_an_interrupted_collective_lets_go_of_the_arrays_before_anything_else(
     aborted_first: list[bool] = []
     tell = rack.memberships[0].abort
 
-    def abort(reason: str, mismatch: Called | None = None) -> None:
+    def abort(reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
         aborted_first.append(rack.links[0].aborted is not None)
         tell(reason, mismatch)
 

@@ -509,6 +509,13 @@ def test_what_a_worker_raises_goes_by_the_cause_alone(cause: EndCause) -> None:
     assert type(own) is kind, "its own doing is not another's loss"
 
 
+def test_another_gpu_of_its_machine_is_not_the_worker_itself() -> None:
+    mate = Ended(reason="GPU 3 of machine 1 (h2) died", cause=EndCause.WORKER_LOST, rank=1, plane=3)
+    error = error_of(mate, own_rank=1)
+    assert isinstance(error, WorkerLostError)
+    assert (error.rank, error.plane) == (1, 3)
+
+
 def test_a_controller_that_says_what_cannot_be_ends_the_session_with_its_words(play: Any) -> None:
     def talks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         yield from script(*STARTED, pb.Moved(move=9))(talk)

@@ -129,6 +129,7 @@ def test_who_is_late_is_told(met: list[Meeting]) -> None:
     lane.post("a call")
     with pytest.raises(TimeoutError, match=r"\[2\]"):
         lane.rows()
+    assert lane.waits_for == (2,)
 
 
 def test_a_pace_counts_and_holds_back() -> None:

@@ -342,10 +342,31 @@ def test_a_gpu_that_dies_is_named(machines: Callable[..., Machines]) -> None:
 
     results = group.run(work)
     assert isinstance(results[2], WorkerLostError)
-    assert "GPU 1 of machine" in str(results[2])
-    assert "(rank 3) died" in str(results[2])
+    assert "GPU 1 of machine 1 (" in str(results[2])
+    assert ", rank 3) died" in str(results[2])
     assert results[2].rank == 3
     assert all(isinstance(result, Exception) for result in results[:3])
+
+
+def test_a_worker_says_whom_of_its_machine_it_waits_for(machines: Callable[..., Machines]) -> None:
+    """What the doctor asks of the plane's socket: GPU 1 of machine 1 is late, and GPU 0 waits for it."""
+    group = machines(2, 2, timeout_s=None)
+    seen: list[dict[str, Any]] = []
+
+    def work(c: Communicator) -> None:
+        if c.rank == 3:
+            mate = group.communicators[2]
+            assert isinstance(mate, MachineCommunicator)
+            deadline = time.monotonic() + 20
+            while time.monotonic() < deadline:
+                seen.append(mate.plane.status("train")["machine"])
+                if seen[-1]["waits_for"]:
+                    break
+                time.sleep(0.01)
+        c.all_reduce(np.ones(100_000, np.int32))
+
+    assert group.run(work) == [None] * 4
+    assert seen[-1] == {"local_rank": 0, "size": 2, "waits_for": [1]}
 
 
 def test_what_ends_a_plane_ends_all(machines: Callable[..., Machines]) -> None:

@@ -141,7 +141,7 @@ def test_who_dies_is_named_to_all() -> None:
     for meeting in (met[0], met[1]):
         assert isinstance(meeting.failure, WorkerLostError)
         assert meeting.failure.rank == 2
-        assert str(meeting.failure) == f"GPU 2 of machine {socket.gethostname()} (rank 2) died"
+        assert str(meeting.failure) == f"GPU 2 of machine 0 ({socket.gethostname()}, rank 2) died"
     late: list[CommunicatorError] = []
     met[1].on_failure(late.append)
     assert late == [met[1].failure]
@@ -220,4 +220,4 @@ def test_memory_and_address_end_with_the_processes() -> None:
         ]
         said = [process.communicate(timeout=60)[0] for process in processes]
         assert said[1] == "met\n"
-        assert said[0] == f"met\nGPU 1 of machine {socket.gethostname()} (rank 1) died\n"
+        assert said[0] == f"met\nGPU 1 of machine 0 ({socket.gethostname()}, rank 1) died\n"
