@@ -12,7 +12,11 @@ from p4reduce.simulation.faults.node import GhostSwitch
 from p4reduce.simulation.faults.worker import Worker
 from p4reduce.simulation.invariant import InvariantError
 
-_HARMLESS = {"worker-kill", "link-down"}  # to the controller, its sessions and what switches hold
+_HARMLESS = {
+    "worker-kill",
+    "machine-kill",
+    "link-down",
+}  # to the controller, its sessions and what switches hold
 _ELSEWHERE = {"switch-restart", "p4runtime-cut"}  # nobody is told that a job is over for these
 
 
@@ -88,11 +92,33 @@ class Death:
         return in_network and self.worker.job.newest <= self.generation and happened <= _HARMLESS
 
 
+def _check_gang_told(worker: Worker, deaths: list[Death], happened: Set[str]) -> None:
+    """By machine and local rank: from the controller, or from the dead worker's machine."""
+    if not all(death.running for death in deaths) or not happened <= _HARMLESS | _ELSEWHERE:
+        return
+    own, end = worker.job.gang, worker.end
+    assert own is not None
+    dead = {}
+    for death in deaths:
+        gang = death.worker.job.gang
+        assert gang is not None
+        dead[gang.plane, death.rank] = f"GPU {gang.plane} of machine {death.rank} ({death.worker.host.name}"
+    if not isinstance(end, Ended) or end.rank is None:
+        if any(name in str(end) for name in dead.values()):
+            return
+    elif dead.get((own.plane if end.plane is None else end.plane, end.rank), "nobody") in end.reason:
+        return
+    raise InvariantError(f"{worker} was told that its gang is over, and not by whose death: {end}")
+
+
 def check_told(worker: Worker, deaths: list[Death]) -> None:
     """What a worker was told, whose job is over, of those of the job's that were killed."""
     if not deaths or worker.job.plan.elastic:
         return
     end, happened = worker.end, {mishap.kind for _, mishap in worker.scene.happened}
+    if worker.job.gang is not None:
+        _check_gang_told(worker, deaths, happened)
+        return
     for death in reversed(deaths):
         if isinstance(end, Ended) and end.rank is not None and death.rank == end.rank:
             death.check(str(worker), end, happened)

@@ -51,6 +51,7 @@ def draw(seed: int) -> Schedule:
     absences = _long_absence(seed, jobs)
     mishaps += absences
     mishaps += _restored(seed, config, jobs)
+    mishaps += _gang(seed, config, jobs)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -67,7 +68,7 @@ def draw(seed: int) -> Schedule:
         uplink_rates=rates[1],
         mishaps=sorted(mishaps, key=lambda mishap: mishap.at_ns),
         spread=chance.choice([spread.value for spread in Spread]),
-        slots=chance.choice([0, 0, 0, 0, 64]),
+        slots=_slots(seed, jobs, chance.choice([0, 0, 0, 0, 64])),
         timing=timing,
         renumber=renumber,
     )
@@ -238,6 +239,64 @@ def _restored(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
         since=chance.choice([len(jobs), len(jobs), chance.randint(1, len(jobs))]),
     )
     return [backup, restored]
+
+
+def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes there is a gang, too, to which most of what goes wrong happens. Drawn beside all else."""
+    chance = random.Random(f"{seed}/gang")
+    if chance.random() >= 0.12:
+        return []
+    others = len(jobs)
+    base = replace(_job(chance, config, False, jobs), elastic=False, gang=1)
+    base = replace(base, work=[work for work in base.work for _ in range(chance.choice([1, 4, 12]))])
+    if chance.random() < 0.6:
+        base = replace(base, window=0, packets=0)
+    planes = chance.choice([2, 2, 2, 3])
+    for plane in range(planes):
+        ranks = range(len(base.hosts))
+        qpns = base.qpns if plane == 0 else [0x100 + 0x1000 * len(jobs) + 2 * rank for rank in ranks]
+        jobs.append(
+            replace(
+                base,
+                qpns=qpns,
+                psns=[_psn(chance, len(jobs), chance.random() < 0.3) for _ in ranks],
+                late_ns=[0 if chance.random() < 0.7 else _log_time(chance, 100_000_000) for _ in ranks],
+                seed=chance.randrange(2**32),
+            )
+        )
+    soon_ns = chance.choice([1_000_000, 5_000_000, 30_000_000, 300_000_000])
+    count, found = chance.choice([0, 1, 1, 2, 3]), []
+    for _ in range(count):
+        mishap = _mishap(chance, config, jobs[others:], soon_ns)
+        mishap = replace(
+            mishap,
+            job=mishap.job and mishap.job + others,
+            since=mishap.since and mishap.since + others,
+        )
+        fate = chance.random()
+        if fate < 0.3:
+            lasts_ns = _log_time(chance, chance.choice([1_000_000, NS]))
+            switch = chance.choice([switch.name for switch in config.switches])
+            since = others + chance.randint(1, planes)
+            mishap = Mishap(_log_time(chance, soon_ns), "switch-restart", switch, 0, 0, lasts_ns, since)
+        elif fate < 0.6:
+            number = others + chance.randint(1, planes)
+            kind = chance.choice(
+                ["worker-kill", "worker-kill", "machine-kill", "session-cut", "worker-pause"]
+            )
+            lasts_ns = 0 if kind.endswith("kill") else chance.choice([100_000_000, 8 * NS])
+            rank = chance.randrange(len(base.hosts))
+            mishap = Mishap(_log_time(chance, soon_ns), kind, "", number, rank, lasts_ns, number)
+        found.append(mishap)
+    return found
+
+
+def _slots(seed: int, jobs: list[JobPlan], otherwise: int) -> int:
+    """On each switch: with a gang often few, so that planes have no room, or in a smaller size."""
+    chance = random.Random(f"{seed}/gang-slots")
+    if not any(job.gang for job in jobs):
+        return otherwise
+    return chance.choice([otherwise, 64, 128, 256, 512, 1024])
 
 
 def _log_time(chance: random.Random, most_ns: int) -> int:

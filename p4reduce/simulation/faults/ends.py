@@ -31,30 +31,40 @@ def check_end(world: World, job: JobRun) -> None:
             raise InvariantError(f"{worker} was told that its job is over, for no reason: {why}")
         if not why:
             raise InvariantError(f"{worker} was not told why its job is over")
-        check_told(worker, [death for death in world.deaths if death.worker.job is job])
+        planes = [world.jobs[plane] for plane in world.schedule.planes(job.number - 1)]
+        check_told(worker, [death for death in world.deaths if death.worker.job in planes])
+
+
+def _leaves(world: World, planes: list[int], worker: Worker) -> bool:
+    """Whether it has left, or somebody in another plane has, which is over then and tells nothing."""
+    return worker.is_leaving or any(
+        other.state in ("leaving", "left") for plane in planes for other in world.workers[plane]
+    )
 
 
 def _excuse(world: World, job: JobRun, worker: Worker) -> str:
     """Why a worker may be told an error; empty: there is nothing."""
     config = world.scene.config
-    kinds = {m.kind for _, m in world.scene.happened if not m.job or world.job_of(m.job) == job.number - 1}
+    planes = world.schedule.planes(job.number - 1)  # what happens to one happens to all
+    running_ns = max(world.jobs[plane].running_ns for plane in planes)
+    kinds = {m.kind for _, m in world.scene.happened if not m.job or world.job_of(m.job) in planes}
     lost = not kinds.isdisjoint(DATABASE_GONE)
-    if lost and (kinds & set(ON_WORKERS) or worker.is_leaving):
+    if lost and (kinds & set(ON_WORKERS) or _leaves(world, planes, worker)):
         return "the database was lost, and not all of the workers were there to say what it had been"
     if lost and "switch-restart" in kinds:
         return "what a switch had to hold was lost with the database, and with the switch"
     silent_s = 0.0  # that the controller was away, for however long, excuses nothing
     for at_ns, mishap in world.scene.happened:
-        mine = world.job_of(mishap.job) == job.number - 1
+        mine = world.job_of(mishap.job) in planes
         if mishap.job and not mine:
             continue
         me = mine and mishap.rank % job.plan_size == worker.joined_as
         lasts_s = mishap.lasts_ns / NS
-        if at_ns < job.running_ns and mishap.kind not in ("worker-pause", "link-down"):
+        if at_ns < running_ns and mishap.kind not in ("worker-pause", "link-down"):
             return "it was being set up"
-        if mishap.kind == "worker-kill" and not job.plan.elastic:
+        if mishap.kind in ("worker-kill", "machine-kill") and not job.plan.elastic:
             return "a worker was killed"
-        ends = me or not job.plan.elastic or at_ns < job.running_ns  # nobody can be lost before it runs
+        ends = me or not job.plan.elastic or at_ns < running_ns  # nobody can be lost before it runs
         if mishap.kind in ("worker-pause", "session-cut") and ends:
             silent_s += lasts_s
     away_s = silent_s and 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits

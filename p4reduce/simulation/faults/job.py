@@ -31,7 +31,8 @@ class JobRun:
     ) -> None:
         self.scene = scene
         self.number = number
-        self.name = f"job{number}"
+        self.name = scene.schedule.name_of(number - 1)
+        self.gang = scene.schedule.gang_of(number - 1)
         self.plan = plan
         self.plan_size = len(plan.hosts)
         self.collectives = 0

@@ -16,6 +16,9 @@ def happen(world: World, mishap: Mishap) -> None:
         scene.happens(mishap, worker.host.name)
         if kind == "worker-kill":
             world.kill(worker)
+        elif kind == "machine-kill":
+            for one in world.machine(worker):
+                world.kill(one)
         elif kind == "worker-pause":
             worker.stop(over_ns)
         else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from p4reduce.simulation.faults.control import Defects
 from p4reduce.simulation.faults.ends import check_end
+from p4reduce.simulation.faults.gangs import GangsOfRun
 from p4reduce.simulation.faults.job import JobRun
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.mishaps import happen
@@ -75,6 +76,7 @@ class _Play:
         self.defects = defects
         self.clock = world.clock
         self.last_fault_ns = 0
+        self.gangs = GangsOfRun(world)
 
     def to_the_end(self) -> None:
         """All jobs over, well or for a reason, and nothing left of them."""
@@ -96,6 +98,7 @@ class _Play:
         self._until_all_are_over()
         for job in world.jobs:
             check_end(world, job)
+        self.gangs.check_ends()
         self._until_nothing_is_left()
 
     def _begin_mishaps(self, number: int) -> None:
@@ -115,7 +118,7 @@ class _Play:
             return
         with controller.running():
             try:
-                controller.registry.create_job(job.plan.spec(job.name))
+                controller.registry.create_job(job.plan.spec(job.name, job.gang))
             except Exception as error:  # noqa: BLE001
                 self.world.scene.note(f"{job.name} cannot be created: {error}")
                 self.clock.after(NS // 5, self._create, job)
@@ -130,6 +133,8 @@ class _Play:
 
     def _step(self) -> None:
         self.clock.step()
+        if self.gangs:
+            self.gangs.check()
         if self.defects.found:
             raise self.defects.found[-1]
 

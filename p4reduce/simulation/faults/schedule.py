@@ -17,7 +17,7 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from pydantic_core import ErrorDetails
 
 from controller.api.errors import InvalidRequestError
-from controller.api.messages import JobSpec, Mode
+from controller.api.messages import Gang, JobSpec, Mode
 from controller.config import MAX_LEAVES, MAX_SPINES, Config, ConfigError, Spread
 from controller.orchestration.planning import check_qps, check_spec
 from host_agent.quantisation import ELEMENT_TYPES
@@ -31,7 +31,7 @@ from p4src import MAX_RANKS, MAX_SLOTS
 DTYPES = {str(dtype): dtype for dtype in ELEMENT_TYPES}
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
-ON_WORKERS = ("worker-kill", "worker-pause", "session-cut")
+ON_WORKERS = ("worker-kill", "machine-kill", "worker-pause", "session-cut")
 ON_SWITCHES = ("switch-restart", "p4runtime-cut")
 ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
 # Both say less of jobs than there is to say; a restored one says what is no longer so, too.
@@ -109,12 +109,13 @@ class Mishap:
     """Something breaks `at_ns` after job `since` began to run (0: after the beginning), and works again
     `lasts_ns` later (0: never, or it takes no time).
 
-    worker-kill, worker-pause (`job`, `rank`); link-down (`what`: a direction's two ends, "h1:l1", "l1:s2");
-    switch-restart (`what`: a switch, away for so long and empty then); p4runtime-cut (its controller cannot
-    reach a switch); controller-restart; controller-pause (SIGSTOP and SIGCONT); database-lost (the
-    controller is killed, and started on a new one); session-cut (a worker's session breaks, and it cannot
-    come back); disk-full (no write to the controller's database goes through); database-backup (takes no
-    time); database-restored (as database-lost, with the last backup; its own where there is none).
+    worker-kill, worker-pause (`job`, `rank`); machine-kill (all planes' workers of that rank); link-down
+    (`what`: a direction's two ends, "h1:l1", "l1:s2"); switch-restart (`what`: a switch, away for so long and
+    empty then); p4runtime-cut (its controller cannot reach a switch); controller-restart; controller-pause
+    (SIGSTOP and SIGCONT); database-lost (the controller is killed, and started on a new one); session-cut (a
+    worker's session breaks, and it cannot come back); disk-full (no write to the controller's database goes
+    through); database-backup (takes no time); database-restored (as database-lost, with the last backup; its
+    own where there is none).
     """
 
     at_ns: Time
@@ -166,7 +167,9 @@ class JobPlan:
     `qpns`: each rank's first QP number, its QP_in's is the next. `adapters`: ranks with NICs that want RNR
     NAKs; `rnr`: agents that do. `starts_ns` and by rank `late_ns`: when a worker joins; `after`: and not
     before that job is over (0: none), whose QP numbers it may have. `backup`: the workers have another
-    network. `first_message`: what messages of its first generation count from.
+    network. `first_message`: what messages of its first generation count from. `gang`: jobs with the same
+    number are the planes of one, in their order (0: no plane), with the same machines as hosts. `window` and
+    `packets`: 0 lets the controller choose.
     """
 
     hosts: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANKS)]
@@ -187,18 +190,20 @@ class JobPlan:
     backup: bool = False
     selective: bool | None = None
     first_message: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+    gang: Count = 0
 
-    def spec(self, name: str) -> JobSpec:
+    def spec(self, name: str, gang: Gang | None = None) -> JobSpec:
         """What the controller is asked for."""
         return JobSpec(
             name=name,
             world_size=len(self.hosts),
             mode=Mode[self.mode] if self.mode else None,
             path_mtu=self.path_mtu,
-            window=self.window,
-            message_packets=self.packets,
+            window=self.window or None,
+            message_packets=self.packets or None,
             elastic=self.elastic,
             selective=self.selective,
+            gang=gang,
         )
 
 
@@ -273,6 +278,21 @@ class Schedule:
             timing["renumber_messages"] = self.renumber
         return dataclasses.replace(config, path_mtu=4096, **timing)
 
+    def planes(self, n: int) -> list[int]:
+        """The jobs, counted from 0, that are planes of one gang with job `n`; else only that."""
+        gang = self.jobs[n].gang
+        return [k for k, job in enumerate(self.jobs) if job.gang == gang] if gang else [n]
+
+    def gang_of(self, n: int) -> Gang | None:
+        """What job `n` is a plane of."""
+        gang, planes = self.jobs[n].gang, self.planes(n)
+        return Gang(f"gang{gang}", planes.index(n), len(planes)) if gang else None
+
+    def name_of(self, n: int) -> str:
+        """Of job `n`."""
+        gang = self.gang_of(n)
+        return f"job{n + 1}" if gang is None else gang.job_of(gang.plane)
+
     def check(self) -> None:
         """What no field alone can tell; ScheduleError."""
         try:
@@ -308,7 +328,10 @@ class Schedule:
             divides = job.elastic and work.name == "reduce_scatter"
             wanted = "another: fewer workers cannot divide it"
             _require(not divides, f"{where}.work[{k}].name", work.name, wanted)
-        check_spec(config, job.spec(f"job{n + 1}"))
+        check_spec(config, job.spec(self.name_of(n), self.gang_of(n)))
+        first = self.jobs[self.planes(n)[0]]
+        wanted = f"those of the gang's first plane, {first.hosts}"
+        _require(job.hosts == first.hosts, f"{where}.hosts", job.hosts, wanted)
         for rank, (qpn, psn) in enumerate(zip(job.qpns, job.psns, strict=True)):
             check_qps(f"{where}, rank {rank}", qpn_out=qpn, psn_out=psn, qpn_in=qpn + 1)
 
@@ -333,8 +356,8 @@ class Schedule:
         for number, job in enumerate(self.jobs, 1):
             work = ", ".join(f"{w.name} of {w.elements} {w.dtype} ({w.module})" for w in job.work)
             lines.append(
-                f"  job {number}: hosts {job.hosts}, window {job.window}, {job.packets} packets of "
-                f"{job.path_mtu} bytes a message: {work}"
+                f"  job {number} ({self.name_of(number - 1)}): hosts {job.hosts}, window {job.window}, "
+                f"{job.packets} packets of {job.path_mtu} bytes a message: {work}"
             )
         for mishap in self.mishaps:
             what = f"job {mishap.job}, rank {mishap.rank}" if mishap.job else mishap.what

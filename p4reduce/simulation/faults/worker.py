@@ -75,6 +75,8 @@ class Worker(Agent):
         self._array: Any = None
         self._out: Any = None
         # The process
+        self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
+        self._has_given_up = False
         self.stopped_until_ns = 0
         self._backlog: list[tuple[str, Any]] = []
 
@@ -110,6 +112,10 @@ class Worker(Agent):
         self.job.worker_over()
         if self.conversation is not None:
             self.conversation.closed_by_worker()
+        gang = self.job.gang
+        if gang is not None:
+            died = f"GPU {gang.plane} of machine {self.joined_as} ({self.host.name}) died"
+            self._tell_mates(died, gang.plane)
 
     def stop(self, until_ns: int) -> None:
         """SIGSTOP, and SIGCONT then."""
@@ -153,8 +159,38 @@ class Worker(Agent):
     def _finish(self, state: str, end: Ended | str | None = None) -> None:
         if not self.over:
             self.scene.note(f"{self}: {state}{'' if end is None else f', {end}'}")
+            met = self.state == "running"
             super()._finish(state, end)
             self.job.worker_over()
+            if state == "ended" and met:
+                self._tell_mates(end.reason if isinstance(end, Ended) else str(end))
+
+    # Its machine: as in host_agent/machine/communicator.py, workers hear at once of one that died or failed.
+
+    def _tell_mates(self, reason: str, dead: int | None = None) -> None:
+        for mate in self.mates:
+            delay = self.scene.latency(f"machine/{self.job.number}/{self.joined_as}", 20_000, 500_000)
+            self.clock.after(delay, mate.machine_failed, reason, dead)
+
+    def machine_failed(self, reason: str, dead: int | None) -> None:
+        """Another worker of this machine died, or its plane ended: so does this one."""
+        if self.state != "running" or self._is_stopped("machine_failed", reason, dead):
+            return
+        self._has_given_up = True
+        self.scene.note(f"{self} hears from its machine: {reason}")
+        self.say(Abort(reason, plane=dead))
+        if self.endpoint is not None:
+            self.endpoint.halt()
+        self._steps = self._waiting = None
+
+    def mate_went_on(self) -> None:
+        """Another worker of this machine has a result, which this one may have waited for."""
+        if not self.over and not self._is_stopped("mate_went_on"):
+            self._go()
+
+    def _waits_for_mates(self) -> bool:
+        """A collective of all workers is one of each plane: the next begins when the machine has this one."""
+        return any(mate.collective < min(self.collective, len(mate.job.plan.work)) for mate in self.mates)
 
     # The session with the controller.
 
@@ -170,6 +206,7 @@ class Worker(Agent):
             rnr_nak=self.joined_as in plan.adapters or self.joined_as in plan.rnr,
             elastic=plan.elastic,
             selective=plan.selective,
+            gang=self.job.gang,
             backup_mac=mac if plan.backup else "",
             backup_ip=ip if plan.backup else None,
             backup_path_mtu=plan.path_mtu if plan.backup else 0,
@@ -402,7 +439,8 @@ class Worker(Agent):
     def _go(self) -> None:
         """Begin the collective that is next, if it may."""
         busy = self._thinking or self._whole is not None or self._unreturned is not None
-        if self.state != "running" or busy or not self._start():
+        waits = busy or self._has_given_up or self._waits_for_mates()
+        if self.state != "running" or waits or not self._start():
             return
         self._restored = False
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
@@ -493,6 +531,8 @@ class Worker(Agent):
     def _returned(self, result: Any) -> None:
         self.job.finished(self, *result)
         self.scene.note(f"{self} has the result of collective {result[0]}")
+        for mate in self.mates:
+            self.clock.after(1_000, mate.mate_went_on)
         self._think()
 
     # Frames.

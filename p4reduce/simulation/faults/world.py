@@ -50,6 +50,9 @@ class World:
             [Worker(self.scene, self.network, self.controller, job, rank) for rank in range(job.plan_size)]
             for job in self.jobs
         ]
+        for workers in self.workers:
+            for worker in workers:
+                worker.mates = [mate for mate in self.machine(worker) if mate is not worker]
         self.deaths: list[Death] = []
         if shadow is not None:
             for node in self.nodes.values():
@@ -58,6 +61,11 @@ class World:
     def job_of(self, number: int) -> int:
         """The place of the one that a mishap names: they count from 1, and round."""
         return (number - 1) % len(self.jobs)
+
+    def machine(self, worker: Worker) -> list[Worker]:
+        """The workers of all planes on its machine; without a gang, only itself."""
+        planes = self.schedule.planes(worker.job.number - 1)
+        return [self.workers[plane][worker.joined_as] for plane in planes]
 
     def kill(self, worker: Worker) -> None:
         """SIGKILL, where it lives."""

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,10 +19,13 @@ import pytest
 from controller.api.messages import Ended
 from controller.jobs import job as jobs
 from controller.jobs.renewals import Cause
+from controller.jobs.specs import Plan
 from controller.orchestration import lost
+from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.retired import RetiredQueuePairs
+from controller.orchestration.setup import Installer
 from controller.slots.allocator import Region, SwitchAllocator
 from host_agent.member import Member, Settle
 from host_agent.recovery import ReplayLog
@@ -56,6 +59,15 @@ def test_seeds_hold() -> None:
     assert not tally.failures
     assert tally.seeds == SEEDS
     assert tally.collectives > 2 * SEEDS
+
+
+def test_gangs_are_among_what_is_drawn() -> None:
+    """With planes in one size, slots for all of them or not, and machines that die."""
+    drawn = [draw(seed) for seed in range(600) if has_gang(seed)]
+    assert len(drawn) > 40
+    assert {len(schedule.planes(len(schedule.jobs) - 1)) for schedule in drawn} >= {2, 3}
+    kinds = {mishap.kind for schedule in drawn for mishap in schedule.mishaps}
+    assert kinds >= {"worker-kill", "machine-kill", "switch-restart", "controller-restart"}
 
 
 def test_a_seed_is_played_alike_every_time() -> None:
@@ -227,10 +239,36 @@ def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
     """Under the generation that they had."""
 
     def begin_planned(self: Renewer, running: Record, cause: Cause, reason: str) -> None:
-        assert running.generation is not None
-        self._begin(running, running.generation, cause, reason)
+        planes = running.live_planes
+        self._begin(planes, [plane.generation or 0 for plane in planes], cause, reason)
 
     patch.setattr(Renewer, "begin_planned", begin_planned)
+
+
+def gang(seed: int) -> Schedule:
+    """The seed that many with a gang in it."""
+    return draw(next(itertools.islice((n for n in itertools.count() if has_gang(n)), seed, None)))
+
+
+def has_gang(seed: int) -> bool:
+    return any(job.gang for job in draw(seed).jobs)
+
+
+def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
+    """Each gets slots, or not, whatever the others get."""
+    set_up = Installer.set_up
+
+    async def alone(
+        self: Installer, planes: Sequence[Record], *, generations: Sequence[int] | None = None
+    ) -> list[Plan]:
+        numbers = [None] * len(planes) if generations is None else [[number] for number in generations]
+        return [
+            plan
+            for plane, number in zip(planes, numbers, strict=True)
+            for plan in await set_up(self, [plane], generations=number)
+        ]
+
+    patch.setattr(Installer, "set_up", alone)
 
 
 MUTANTS = [
@@ -254,6 +292,9 @@ MUTANTS = [
     Mutant("no drain", nothing_is_drained, 40, crowded),
     Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
+    Mutant("planes alone", planes_are_set_up_alone, 40, gang),
+    Mutant("a plane ends alone", sets(Gangs, "ended", lambda self, record: None), 40, gang),
+    Mutant("a plane moves alone", sets(Record, "live_planes", property(lambda self: [self])), 60, gang),
 ]
 
 
