@@ -77,6 +77,8 @@ class WorkerStatus:
     counters: Mapping[str, int] = field(default_factory=dict)
     where: str = ""  # the user's innermost frame of the main thread: "train.py:83 in load"
     stack: tuple[str, ...] = ()
+    local_rank: int | None = None  # of several GPUs a machine
+    waits_for: tuple[int, ...] = ()  # local ranks of its own machine
 
     @property
     def position(self) -> tuple[int, ...]:
@@ -87,6 +89,7 @@ class WorkerStatus:
     def of(cls, said: Mapping[str, Any]) -> WorkerStatus:
         """From what came over the socket. KeyError, TypeError where that is something else."""
         progress, running = said["progress"], said["collective"]
+        machine = said.get("machine") or {}  # older agents do not say
         main = next((t for t in said["threads"] if t["name"] == "MainThread"), None)
         return cls(
             job=said["job"],
@@ -110,6 +113,8 @@ class WorkerStatus:
             counters=said["counters"],
             where=main["users"] if main else "",
             stack=tuple(main["stack"]) if main else (),
+            local_rank=machine.get("local_rank"),
+            waits_for=tuple(machine.get("waits_for", ())),
         )
 
 

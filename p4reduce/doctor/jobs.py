@@ -59,9 +59,19 @@ def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator
         ):
             yield from _running(facts, name, None, ranks_told(facts, name), infra)
         return
-    for job in facts.now.jobs.value:
-        if wanted in (None, job.spec.name) and job.phase != pb.ENDED:
+    known = [job for job in facts.now.jobs.value if _is_wanted(job, wanted)]
+    live = [job for job in known if job.phase != pb.ENDED]
+    gathering = dict.fromkeys(job.spec.gang.name for job in live if _gathers(job))
+    for job in live:
+        if job.spec.gang.name not in gathering:
             yield from _live(facts, job, infra)
+    for name in gathering:
+        yield _gathering(facts, name, [job for job in live if job.spec.gang.name == name])
+
+
+def _is_wanted(job: pb.JobInfo, wanted: str | None) -> bool:
+    """Whether it was asked for, by its name or its gang's; None asks for all."""
+    return wanted in (None, job.spec.name, job.spec.gang.name)
 
 
 def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
@@ -71,7 +81,7 @@ def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
     found = [
         _ended(job, is_asked=wanted is not None, is_alone=is_alone)
         for job in jobs
-        if wanted in (None, job.spec.name) and job.phase == pb.ENDED
+        if _is_wanted(job, wanted) and job.phase == pb.ENDED
     ]
     yield from (finding for finding in found if finding.severity is not Severity.NOTE)
     past = [finding for finding in found if finding.severity is Severity.NOTE]
@@ -85,6 +95,37 @@ def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
         severity=Severity.NOTE,
         says=f"{len(names)} jobs have ended: {words.listed(names if len(names) <= _NAMED else shown)}",
         do=("p4reduce doctor --job JOB   (why one of them has ended)", "p4reduce job clear   (forgets them)"),
+    )
+
+
+def _gathers(job: pb.JobInfo) -> bool:
+    """Whether it is a plane whose gang waits for workers to join."""
+    return job.spec.HasField("gang") and job.phase in (pb.CREATED, pb.JOINING)
+
+
+def _gathering(facts: Facts, name: str, planes: Sequence[pb.JobInfo]) -> Finding:
+    """A gang waits for workers, of planes that have begun or not."""
+    size, count = planes[0].spec.world_size, planes[0].spec.gang.planes
+    hosts = {info.worker.rank: info.host or info.worker.hostname for job in planes for info in job.workers}
+    joined = {(info.worker.rank, job.spec.gang.plane) for job in planes for info in job.workers}
+    missing = {n: [g for g in range(count) if (n, g) not in joined] for n in range(size)}
+    who = [words.gpus(machine, gpus, hosts.get(machine, "")) for machine, gpus in missing.items() if gpus]
+    first = next((machine * count + gpus[0] for machine, gpus in missing.items() if gpus), None)
+    return Finding(
+        code="joining",
+        severity=Severity.WARNING if joined else Severity.NOTE,
+        says=f"gang {name}: waits for {words.listed(who)} to join, {len(joined)} of {size * count} have"
+        if joined
+        else f"gang {name}: nobody has joined yet, it has {count} planes of {size} machines",
+        job=name,
+        rank=first if joined else None,
+        do=(
+            f"start those workers, with job {name!r}, world size {size * count}, {count} GPUs a machine and "
+            f"the controller's address {facts.cluster.controller}",
+            "if they run: each has to reach the controller over the management network",
+        )
+        if joined
+        else (),
     )
 
 
@@ -182,7 +223,7 @@ def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
             if ended.cause is EndCause.MISMATCH
             else _LOG_HINT,
             "start its workers again; '--elastic' lets a job go on without workers that die"
-            if ended.cause in _BY_A_WORKER
+            if ended.cause in _BY_A_WORKER and not job.spec.HasField("gang")
             else "start its workers again",
         ),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from controller.api import controller_pb2 as pb
@@ -22,6 +22,7 @@ class Rank:
 
     number: int
     host: str = ""
+    plane: int | None = None  # of a gang: its GPU's local rank
     info: pb.WorkerInfo | None = None
     worker: Worker | None = None
     earlier: WorkerStatus | None = None
@@ -30,7 +31,7 @@ class Rank:
     @property
     def name(self) -> str:
         """rank 2 (h3)."""
-        return words.rank(self.number, self.host)
+        return words.rank(self.number, self.host, self.plane)
 
     @property
     def status(self) -> WorkerStatus | None:
@@ -89,8 +90,12 @@ class Rank:
 
 def ranks_of(facts: Facts, job: pb.JobInfo) -> list[Rank]:
     """All ranks of a job that the controller knows, in order."""
+    plane = job.spec.gang.plane if job.spec.HasField("gang") else None
     return [
-        rank(facts, job.spec.name, info.worker.rank, host=info.host or info.worker.hostname, info=info)
+        replace(
+            rank(facts, job.spec.name, info.worker.rank, host=info.host or info.worker.hostname, info=info),
+            plane=plane,
+        )
         for info in job.workers
     ]
 
@@ -107,8 +112,10 @@ def rank(facts: Facts, job: str, number: int, *, host: str, info: pb.WorkerInfo 
     cpu = 0.0
     if now is not None and before is not None and now.process.pid == before.process.pid:
         cpu = max(0.0, now.process.cpu_s - before.process.cpu_s) / facts.seconds
+    status = None if now is None else now.status
     return Rank(
         number=number,
+        plane=None if status is None else status.local_rank,
         host=host or (now.host if now is not None else ""),
         info=info,
         worker=now,
@@ -164,6 +171,8 @@ def cause(
                 "its own output says why; if nothing does: dmesg | grep -i -e oom -e killed",
                 "nothing: the job is elastic, and goes on without it in a moment"
                 if is_elastic
+                else "nothing to wait for: all planes end by themselves soon"
+                if rank.plane is not None
                 else "nothing to wait for: the job ends by itself soon; '--elastic' lets one go on without "
                 "it",
             ),
@@ -208,6 +217,14 @@ def cause(
             weight=2,
             evidence=_heard(info),
             do=(f"py-spy dump --pid {process.pid}  (or gdb -p {process.pid})",),
+        )
+    if s is not None and s.waits_for:
+        return Cause(
+            code="waits-on-its-machine",
+            rank=rank,
+            says=f"it waits for {words.ranks(s.waits_for, 'GPU')} of its own machine, of which the findings "
+            "about the other planes tell",
+            weight=3,
         )
     if (late := _late(rank, ranks)) is not None:
         return late

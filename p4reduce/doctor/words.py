@@ -23,15 +23,21 @@ def ago(value: float | None) -> str:
     return "never" if value is None else f"{seconds(value)} ago"
 
 
-def rank(number: int, host: str) -> str:
-    """rank 2 (h3)."""
-    return f"rank {number} ({host})" if host else f"rank {number}"
+def rank(number: int, host: str, plane: int | None = None) -> str:
+    """rank 2 (h3); in a plane, GPU 1 of machine 2 (h3)."""
+    name = f"rank {number}" if plane is None else f"GPU {plane} of machine {number}"
+    return f"{name} ({host})" if host else name
 
 
-def ranks(numbers: Iterable[int]) -> str:
-    """rank 2; ranks 0, 1 and 3."""
+def ranks(numbers: Iterable[int], of: str = "rank") -> str:
+    """rank 2; ranks 0, 1 and 3; machines 0 and 1."""
     words = [str(number) for number in sorted(numbers)]
-    return f"rank{'s' if len(words) > 1 else ''} {listed(words)}"
+    return f"{of}{'s' if len(words) > 1 else ''} {listed(words)}"
+
+
+def gpus(machine: int, planes: Sequence[int], host: str) -> str:
+    """GPUs 0 and 2 of machine 1 (h2)."""
+    return f"{ranks(planes, 'GPU')} of machine {machine}{f' ({host})' if host else ''}"
 
 
 def listed(words: Sequence[str]) -> str:

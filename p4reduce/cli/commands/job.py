@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
@@ -15,6 +15,7 @@ import typer
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
 from controller.api.errors import NotFoundError
+from controller.api.messages import MAX_PLANES
 from p4reduce.cli import output
 from p4reduce.cli.controlling import ClusterAdmin
 from p4reduce.cli.options import ClusterOption, JsonFlag, Selective
@@ -36,6 +37,7 @@ class JobMode(str, Enum):
     RING = "ring"
 
 
+_PHASES = [name.lower() for name, _ in pb.Phase.items()]  # in the order in which they come
 _MODES = {JobMode.AUTO: pb.MODE_UNSPECIFIED, JobMode.IN_NETWORK: pb.IN_NETWORK, JobMode.RING: pb.RING}
 
 
@@ -51,7 +53,7 @@ JOBS = (
     Column("world_size", "of", right=True),
     Column("tenant", "tenant", spare=3),
     Column("mode", "sums by"),
-    Column("places", "on", lambda places: " ".join(place["switch"] for place in places)),
+    Column("places", "on", lambda places: " ".join(dict.fromkeys(place["switch"] for place in places))),
     Column("waitlisted", "queue", lambda entry: "" if entry is None else str(entry["position"]), right=True),
     Column("generation", "generation", _if_any, right=True, spare=2),
     Column("path_mtu", "path MTU", _if_any, right=True, spare=6),
@@ -76,6 +78,16 @@ WORKERS = (
     Column("connected", "connected", lambda yes: "yes" if yes else "no"),
     Column("heard_s_ago", "heard", lambda seconds: f"{seconds:.1f} s ago", right=True),
 )
+PLANES = (
+    Column("name", "plane"),
+    *(column for column in JOBS if column.key not in ("name", "tenant", "path_mtu", "waitlisted")),
+)
+GPUS = (
+    WORKERS[0],
+    Column("machine", "machine", right=True),
+    Column("local_rank", "GPU", right=True),
+    *WORKERS[1:],
+)
 
 
 @app.callback()
@@ -99,6 +111,9 @@ def create(
         int, typer.Option(min=0, help="With --elastic: ends when fewer are left (default: 1).")
     ] = 0,
     selective: Selective = None,
+    gpus_per_host: Annotated[
+        int, typer.Option(min=1, max=MAX_PLANES, help="Workers on each machine, of --world-size altogether.")
+    ] = 1,
     token: Annotated[
         str, typer.Option(help="Join token that workers have to bring (others here see it: --token-file).")
     ] = "",
@@ -122,8 +137,9 @@ def create(
             min_workers=min_workers,
             selective=selective,
             join_token=token if token_file is None else _token_in(token_file),
+            gpus_per_host=gpus_per_host,
         )
-    _show(job_row(job), as_json=json)
+    _show(known_row(job), as_json=json)
 
 
 def _token_in(path: Path) -> str:
@@ -135,9 +151,9 @@ def _token_in(path: Path) -> str:
 
 @app.command("list")
 def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """All jobs, ended ones too."""
+    """All jobs, ended ones too; the planes of machines with several GPUs in one line."""
     with client(cluster) as admin:
-        rows = [job_row(job, switches=_switches(cluster)) for job in admin.list_jobs()]
+        rows = job_rows(admin.list_jobs(), switches=_switches(cluster))
     output.show_rows(rows, JOBS, title="Jobs", as_json=json)
     if not json:
         for row in rows:
@@ -147,10 +163,10 @@ def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
 
 @app.command("show")
 def show(name: Name, cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """One job and its workers."""
+    """One job and its workers, and of machines with several GPUs the planes; NAME/g is the plane of GPU g."""
     with client(cluster) as admin:
         job = admin.show_job(name)
-    _show(job_row(job, switches=_switches(cluster)), as_json=json)
+    _show(known_row(job, switches=_switches(cluster)), as_json=json)
 
 
 @app.command("delete")
@@ -190,9 +206,65 @@ def _switches(cluster: str | None) -> dict[str, str]:
     return {host.name: host.switch for host in state.running(cluster).hosts}
 
 
+def job_rows(jobs: Iterable[Any], *, switches: Mapping[str, str] = MappingProxyType({})) -> list[Row]:
+    """Jobs by name; the planes of a gang are one row, in the place of the first."""
+    rows: dict[str, list[Row]] = {}
+    for job in jobs:
+        name = job.spec.gang.name if job.spec.HasField("gang") else job.spec.name
+        rows.setdefault(name, []).append(job_row(job, switches=switches))
+    return [gang_row(planes) if planes[0]["gang"] else planes[0] for planes in rows.values()]
+
+
+def known_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
+    """What is known by a name: a job, a plane, or a gang with its planes."""
+    if not job.planes:
+        return job_row(job, switches=switches)
+    return gang_row([job_row(plane, switches=switches) for plane in job.planes])
+
+
+def gang_row(planes: list[Row]) -> Row:
+    """Planes that have begun as one row, with workers by their ranks among those of all machines.
+
+    Its phase is that of the plane that is furthest behind.
+    """
+    planes = sorted(planes, key=lambda row: row["gang"]["plane"])
+    first, gang = planes[0], planes[0]["gang"]
+    behind = min(planes, key=lambda row: _PHASES.index(row["phase"]))
+    failed = [row for row in planes if row["ended"] not in (None, "all workers have left")]
+    over = behind["phase"] == "ended"
+    workers = [
+        {**worker, "rank": worker["machine"] * gang["planes"] + worker["local_rank"]}
+        for row in planes
+        for worker in row["workers"]
+    ]
+    return {
+        **first,
+        "name": gang["name"],
+        "phase": behind["phase"] if over or len(planes) == gang["planes"] else "joining",
+        "world_size": first["world_size"] * gang["planes"],
+        "job_id": 0,
+        "generation": 0,
+        "slots": sum(row["slots"] for row in planes),
+        "places": [place for row in planes for place in row["places"]],
+        "ring": [],
+        "renewals": max(row["renewals"] for row in planes),
+        "renewing": any(row["renewing"] for row in planes),
+        "awaited": sorted({rank for row in planes for rank in row["awaited"]}),
+        "ended": (failed or [first])[0]["ended"] if over else None,
+        "workers": sorted(workers, key=lambda worker: worker["rank"]),
+        "gang": {"name": gang["name"], "plane": None, "planes": gang["planes"]},
+        "planes": planes,
+    }
+
+
 def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
     """A JobInfo as JSON has it; `switches` has the switch that each host is on."""
     asked = job.spec
+    gang = (
+        {"name": asked.gang.name, "plane": asked.gang.plane, "planes": asked.gang.planes}
+        if asked.HasField("gang")
+        else None
+    )
     places = [_place_row(place) for place in job.places]
     return {
         "name": asked.name,
@@ -219,7 +291,9 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "renewing": job.renewing,
         "awaited": list(job.awaited),
         "ended": job.ended.reason if job.HasField("ended") else None,
-        "workers": [_worker_row(worker, switches) for worker in job.workers],
+        "workers": [_worker_row(worker, switches, gang) for worker in job.workers],
+        "gang": gang,
+        "planes": [],
     }
 
 
@@ -239,7 +313,7 @@ def _waitlisted_row(entry: Any) -> Row:
     return {"position": entry.position, "reason": entry.reason, "waiting_s": entry.waiting_s}
 
 
-def _worker_row(info: Any, switches: Mapping[str, str]) -> Row:
+def _worker_row(info: Any, switches: Mapping[str, str], gang: Row | None) -> Row:
     worker = info.worker
     return {
         "rank": worker.rank,
@@ -254,6 +328,8 @@ def _worker_row(info: Any, switches: Mapping[str, str]) -> Row:
         "qpn_in": worker.qpn_in,
         "connected": info.connected,
         "heard_s_ago": info.heard_s_ago,
+        "machine": None if gang is None else worker.rank,
+        "local_rank": None if gang is None else gang["plane"],
     }
 
 
@@ -268,6 +344,8 @@ def _show(job: Row, *, as_json: bool) -> None:
     output.show_rows([job], JOBS, title=f"Job {job['name']}", as_json=False)
     if job["ended"]:
         output.say(f"it has ended: {job['ended']}")
+    if job["planes"]:
+        output.show_rows(job["planes"], PLANES, title="Planes, one for each GPU of a machine", as_json=False)
     if job["mode_reason"]:
         output.say(f"sums are not made in the network: {job['mode_reason']}")
     if job["selective"]:
@@ -281,7 +359,8 @@ def _show(job: Row, *, as_json: bool) -> None:
         begun = f"went on under a new generation {times}, the last because " if job["renewals"] else ""
         output.say(f"{begun}{job['renewal_reason']}")
     if job["awaited"]:
-        output.say(f"the controller waits for {words.ranks(job['awaited'])}")
+        of = "machine" if job["gang"] else "rank"
+        output.say(f"the controller waits for {words.ranks(job['awaited'], of)}")
     if job["waitlisted"] is not None:
         entry = job["waitlisted"]
         output.say(
@@ -290,4 +369,5 @@ def _show(job: Row, *, as_json: bool) -> None:
     if job["places"]:
         output.show_rows(job["places"], PLACES, title="Slots", as_json=False)
     if job["workers"]:
-        output.show_rows(job["workers"], WORKERS, title="Workers", as_json=False)
+        columns = WORKERS if job["gang"] is None else GPUS
+        output.show_rows(job["workers"], columns, title="Workers", as_json=False)

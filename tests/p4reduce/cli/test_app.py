@@ -20,6 +20,18 @@ from topologies import processes, wires
 from topologies.errors import TopologyError
 
 
+def _plane(plane: int) -> pb.JobInfo:
+    """Of gang t, of two machines with two GPUs."""
+    return pb.JobInfo(
+        spec=pb.JobSpec(name=f"t/{plane}", world_size=2, gang=pb.Gang(name="t", plane=plane, planes=2)),
+        phase=pb.RUNNING if plane == 0 else pb.READY,
+        mode=pb.IN_NETWORK,
+        generation=7 + plane,
+        places=[pb.JobAllocation(switch="s1", role="leaf", slots=64, ranks=[0, 1])],
+        workers=[pb.WorkerInfo(worker=pb.Worker(rank=rank), host=f"h{rank + 1}") for rank in range(2)],
+    )
+
+
 class FakeAdmin:
     """Answers as a controller with one running job, "digits", does."""
 
@@ -396,6 +408,7 @@ class TestOnACluster:
             "min_workers": 0,
             "selective": None,
             "join_token": "",
+            "gpus_per_host": 1,
         }
 
     def test_job_create_for_a_tenant(self, said: Said) -> None:
@@ -427,6 +440,43 @@ class TestOnACluster:
         assert job["workers"][0]["switch"] == "s1"
         assert job["selective"]
         assert "selective retransmission" in printed
+
+    def test_the_planes_of_a_gang_are_one_line_and_their_workers_have_ranks_of_all(
+        self, said: Said, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        planes = [_plane(plane) for plane in range(2)]
+        plain = FakeAdmin.show_job
+        monkeypatch.setattr(FakeAdmin, "list_jobs", lambda admin: [plain(admin, "digits"), *planes])
+        monkeypatch.setattr(
+            FakeAdmin, "show_job", lambda admin, name: pb.JobInfo(planes=planes) if name == "t" else planes[1]
+        )
+        jobs = self.json(said, "job", "list")
+        assert [(job["name"], job["phase"], job["world_size"], job["slots"]) for job in jobs] == [
+            ("digits", "running", 2, 512),
+            ("t", "ready", 4, 128),  # as its plane that is furthest behind
+        ]
+        assert jobs[0]["planes"] == []
+        assert jobs[1] == self.json(said, "job", "show", "t")
+        workers = [(one["rank"], one["machine"], one["local_rank"]) for one in jobs[1]["workers"]]
+        assert workers == [(0, 0, 0), (1, 0, 1), (2, 1, 0), (3, 1, 1)]
+        plane = self.json(said, "job", "show", "t/1")
+        assert (plane["name"], plane["world_size"], plane["gang"]["plane"]) == ("t/1", 2, 1)
+        assert [one["rank"] for one in plane["workers"]] == [0, 1]
+        assert cli.run(["job", "list"]) == 0
+        assert "t/1" not in said()[0]
+        assert cli.run(["job", "show", "t"]) == 0
+        assert "t/1" in said()[0]
+
+    def test_a_gang_whose_planes_have_not_all_begun_is_joining(
+        self, said: Said, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(FakeAdmin, "list_jobs", lambda admin: [_plane(1)])
+        (job,) = self.json(said, "job", "list")
+        assert (job["name"], job["phase"], len(job["planes"])) == ("t", "joining", 1)
+
+    def test_job_create_of_several_gpus_a_machine(self, said: Said) -> None:
+        assert cli.run(["job", "create", "t", "-n", "8", "--gpus-per-host", "4"]) == 0
+        assert FakeAdmin.asked[1][3]["gpus_per_host"] == 4
 
     def test_job_delete(self, said: Said) -> None:
         assert cli.run(["job", "delete", "digits"]) == 0

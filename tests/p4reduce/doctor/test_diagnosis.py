@@ -899,3 +899,49 @@ def test_an_uplink_that_is_down_and_whether_its_traffic_has_moved() -> None:
     assert said(l1s1=True).verdict == "link l1:s1 is down: what l1 sent over it has moved to s2."
     assert "the controller will notice by its probes, and move what l1 sends to s2" in said().verdict
     assert "there is no other way out of l1" in said(l1s1=True, l1s2=True).verdict
+
+
+# Several GPUs a machine.
+
+
+def plane(number: int, **fields: Any) -> pb.JobInfo:
+    """Of gang train, whose machines have two GPUs; its ranks are the machines."""
+    gang = pb.Gang(name="train", plane=number, planes=2)
+    return job(f"train/{number}", spec=pb.JobSpec(name=f"train/{number}", world_size=4, gang=gang), **fields)
+
+
+def test_who_keeps_a_gang_waiting_is_named_by_machine_and_gpu() -> None:
+    """GPU 1 of machine 2 is late: its plane waits for it, and so does GPU 0 of its machine."""
+    late = worker(worker_status(2, job="train/1", local_rank=1), job="train/1")
+    waits = worker(worker_status(2, job="train/0", local_rank=0, waits_for=(1,)), job="train/0")
+    others = [
+        worker(in_call(rank, job=f"train/{number}", local_rank=number), job=f"train/{number}")
+        for number in range(2)
+        for rank in (0, 1, 3)
+    ]
+    planes = {"jobs": Said([plane(0), plane(1)], ""), "counters": Said([], "")}
+    found = text(diagnose(facts([late, waits, *others], both=planes)))
+    assert "job train/1: waits for GPU 1 of machine 2 (h3): it has not called" in found
+    assert "job train/0: waits for GPU 0 of machine 2 (h3): it waits for GPU 1 of its own machine" in found
+
+
+def test_a_gpu_s_process_that_was_killed_is_named_by_machine_and_gpu() -> None:
+    gone = worker(1, job="train/1", state=ProcessState.GONE)
+    others = [worker(in_call(rank, job="train/1", local_rank=1), job="train/1") for rank in (0, 2, 3)]
+    info = plane(1)
+    info.workers[1].connected = False
+    info.workers[1].heard_s_ago = 1.2
+    found = diagnose(facts([gone, *others], both={"jobs": Said([info], ""), "counters": Said([], "")}))
+    assert "job train/1: waits for GPU 1 of machine 1 (h2): its process (201) is gone" in found.verdict
+
+
+def test_a_gang_that_waits_for_workers_says_once_which_gpus_of_which_machines() -> None:
+    there, begun = plane(0, phase=pb.JOINING), plane(1, phase=pb.JOINING, ranks=(0,))
+    found = diagnose(facts([], both={"jobs": Said([there, begun], "")}))
+    assert only_trouble(found) == "joining"
+    assert found.verdict == (
+        "gang train: waits for GPU 1 of machine 1 (h2), GPU 1 of machine 2 (h3) and GPU 1 of machine 3 (h4) "
+        "to join, 5 of 8 have."
+    )
+    alone = diagnose(facts([], both={"jobs": Said([plane(1, phase=pb.JOINING, ranks=(2,))], "")}))
+    assert "waits for GPUs 0 and 1 of machine 0, GPUs 0 and 1 of machine 1, GPU 0 of machine 2" in text(alone)
