@@ -150,9 +150,8 @@ class Renewer:
             return
         for plane, number in zip(planes, numbers, strict=True):
             plane.rebuilding = number
-        drafts = [
-            Record(plane.job.draft(), installing=True) for plane in planes
-        ]  # known only here and to switches
+        # Only this module and the switches know these.
+        drafts = [Record(plane.job.draft(), installing=True) for plane in planes]
         for draft in drafts:
             draft.planes = drafts
         try:
