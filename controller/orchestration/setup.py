@@ -33,8 +33,8 @@ class Installer:
     ) -> list[Plan]:
         """Plans for a job, or for all planes of a gang, and their allocations: all get some, or none does.
 
-        NotPossibleError where they must have what they cannot have. Without `generations`, the next ones are taken.
-        A gang takes smaller regions where there is no room for its own.
+        NotPossibleError where they must have what they cannot have. Without `generations`, the next ones are
+        taken. A gang takes smaller regions where there is no room for its own.
         """
         jobs = [record.job for record in planes]
         for job in jobs:
