@@ -17,7 +17,7 @@ from p4reduce.workloads.allreduce import link_rows
 from p4reduce.workloads.cluster_file import ClusterFile, Job
 from p4reduce.workloads.cluster_reading import hosts_of
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.placement import place, planes_of
+from p4reduce.workloads.placement import place
 from p4reduce.workloads.steps import Result, exact, run_steps
 from p4reduce.workloads.team import Team
 from p4reduce.workloads.torch_runs.jobs import ScriptJob
@@ -90,11 +90,11 @@ def require_work(file: ClusterFile) -> None:
 def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:
     """Create a file's jobs at the controller, for workers to join."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
-        planes = ((job, name) for job in file.jobs for name in planes_of(job.name, cluster.gpus_per_host))
-        for job, name in planes:
+        for job in file.jobs:
             admin.create_job(
-                name,
-                len(hosts_of(file, job)),
+                job.name,
+                len(hosts_of(file, job)) * cluster.gpus_per_host,
+                gpus_per_host=cluster.gpus_per_host,
                 mode="" if job.mode == "auto" else job.mode,
                 path_mtu=job.path_mtu,
                 window=job.window,

@@ -60,8 +60,9 @@ def test_from_a_time_on() -> None:
 
 def test_what_went_before_a_part_is_what_all_steps_before_it_come_to() -> None:
     _, whole = observed(draw(8))
-    _, few = observed(draw(8), most=40, from_ns=200_000_000)
-    steps, part = whole.parts.chosen(failed=False).steps, few.parts.chosen(failed=False)
+    steps = whole.parts.chosen(failed=False).steps
+    _, few = observed(draw(8), most=40, from_ns=list(steps)[len(steps) // 2].now_ns)
+    part = few.parts.chosen(failed=False)
     assert part.before
     assert part.after
     assert len(part.steps) == 40
