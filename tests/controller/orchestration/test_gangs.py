@@ -178,13 +178,24 @@ async def test_all_planes_get_slots_or_all_go_by_ring_though_there_is_room_for_s
 
 
 async def test_planes_take_fewer_slots_each_where_there_is_no_room_for_more(b: Bench) -> None:
-    """With 256 slots, 8 planes would need 2048: there are 1024 left, so each gets 128."""
-    for n in range(7):
-        await start(b, f"job{n}", **FULL)
-    planes = await gang(b, "train", 8)
+    """Two planes want 128 slots each, half a job's: there are 128 left."""
+    await fill(b)
+    planes = await gang(b, "train", 2)
     assert modes(planes) == {Mode.IN_NETWORK}
-    assert slots(planes) == [128] * 8
+    assert slots(planes) == [64, 64]
     assert b.used() == {"s1": 8192}
+
+
+async def test_planes_have_together_what_a_job_has_as_far_as_each_has_enough(b: Bench) -> None:
+    assert slots(await gang(b, "two", 2)) == [128, 128]
+    assert slots(await gang(b, "eight", 8, machines=(3, 4))) == [64] * 8
+
+
+async def fill(b: Bench) -> list[Agents]:
+    """Jobs for all but 128 of a switch's slots."""
+    jobs = [await start(b, f"job{n}", **FULL) for n in range(7)]
+    jobs += [await start(b, f"half{n}", window=4, message_packets=32) for n in range(3)]
+    return [*jobs, await start(b, "little", window=4, message_packets=16)]
 
 
 async def test_planes_do_not_become_smaller_than_they_are_good_for(b: Bench) -> None:
@@ -198,23 +209,24 @@ async def test_planes_do_not_become_smaller_than_they_are_good_for(b: Bench) -> 
 
 
 async def test_a_gang_that_waits_moves_in_with_fewer_slots_when_there_is_room_for_those(b: Bench) -> None:
-    jobs = [await start(b, f"job{n}", **FULL) for n in range(8)]
-    planes = await gang(b, "train", 8)
+    jobs = [*await fill(b), await start(b, "last", window=4, message_packets=16)]
+    planes = await gang(b, "train", 2)
     assert modes(planes) == {Mode.RING}
-    jobs[3].leave()
+    jobs[-1].leave()
     await go(b, *jobs, *planes)
     assert modes(planes) == {Mode.IN_NETWORK}
     assert b.used() == {"s1": 8192}
-    regions = [next(iter(b.registry.job(f"train/{n}").allocations.values())).region for n in range(8)]
-    assert {region.slots for region in regions} == {128}
+    regions = [next(iter(b.registry.job(f"train/{n}").allocations.values())).region for n in range(2)]
+    assert {region.slots for region in regions} == {64}
 
 
 async def test_quotas_count_all_planes(b: Bench) -> None:
+    b.registry.waitlist.set_quotas(Quotas(job_slots=200))
+    smaller = await gang(b, "smaller", 2)
+    assert slots(smaller) == [64, 64]
     b.registry.waitlist.set_quotas(Quotas(job_slots=512))
-    within = await gang(b, "within", 2)
-    assert slots(within) == [256, 256]
-    smaller = await gang(b, "smaller", 4, machines=(3, 4))
-    assert slots(smaller) == [128] * 4
+    within = await gang(b, "within", 4, machines=(3, 4))
+    assert slots(within) == [64] * 4
     assert modes([*within, *smaller]) == {Mode.IN_NETWORK}
     never = await gang(b, "never", 4, machines=(5, 6), window=8, message_packets=16)
     assert modes(never) == {Mode.RING}
@@ -258,7 +270,7 @@ async def test_switches_are_written_when_all_planes_hold_and_not_before(b: Bench
     await go(b, *planes)
     states = [b.registry.job(f"train/{n}").job.state for n in range(2)]
     assert states == [State.RELOCATING, State.PAUSING]
-    assert b.used() == {"s1": 512}
+    assert b.used() == {"s1": 256}
     slow.silent = set()
     move = next(event for event in slow.heard if isinstance(event, Pause)).move
     slow.sessions[1].hear(Paused(move, slow.next + 1))
@@ -280,7 +292,7 @@ async def test_a_move_that_one_plane_cannot_make_is_made_by_none(b: Bench) -> No
     await go(b, *planes)
     assert modes(planes) == {Mode.IN_NETWORK}
     assert [b.registry.job(f"train/{n}").job.state for n in range(2)] == [State.RUNNING] * 2
-    assert b.used() == {"s1": 512}
+    assert b.used() == {"s1": 256}
 
 
 # Renewals
