@@ -38,7 +38,7 @@ def shown(running: Fabric, job: str) -> pb.JobInfo:
 
 def test_planes_share_a_fate() -> None:
     """A second gang gets smaller regions, as there are no others; a third none, for all of its planes."""
-    quotas = {"quotas": {"tenants": {"default": {"slots": 800}}}}
+    quotas = {"quotas": {"tenants": {"default": {"slots": 400}}}}
     with (
         rack(2, gpus_per_host=2, controller_options=quotas) as running,
         gang(running, "first") as (first, told),
@@ -49,10 +49,10 @@ def test_planes_share_a_fate() -> None:
             name: {place.slots for plane in shown(running, name).planes for place in plane.places}
             for name in ("first", "second")
         }
-        assert sizes == {"first": {256}, "second": {128}}
+        assert sizes == {"first": {128}, "second": {64}}
         with gang(running, "third") as (third, last):
             assert [answer["mode"] for answer in last] == ["ring"] * 4
-            assert "tenant default has 768 of its 800 slots, the gang needs 128" in last[0]["mode_reason"]
+            assert "tenant default has 384 of its 400 slots, the gang needs 128" in last[0]["mode_reason"]
             info = shown(running, "third")
             assert (info.spec.world_size, len(info.planes), info.waitlisted.position) == (4, 2, 1)
             all_reduce(third, elements=20_011, dtype="int32", seed=1)
