@@ -130,7 +130,7 @@ def connected(
     if names.GLOO in strategies and any(host.kind is HostKind.ROCE for host in hosts):
         raise WorkloadError(f"strategy {names.GLOO} needs PyTorch in the hosts, which RoCE machines have not")
     job = f"compare-{secrets.token_hex(4)}"
-    jobs = planes_of(job, gpus_of(hosts))
+    jobs = planes_of(job, gpus_of(cluster, hosts))
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
         meeting_place = str(Path(scratch) / "gloo")
         try:
@@ -222,7 +222,7 @@ def results(
 def new_run(cluster: ClusterState, hosts: Sequence[HostState], **given: Any) -> Run:
     """A run on a cluster, with what is known of where it is; `given` is the rest of it."""
     ranks = {host.name: rank for rank, host in reversed(list(enumerate(hosts)))}
-    gpus = gpus_of(hosts)
+    gpus = gpus_of(cluster, hosts)
     return Run(
         started=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         machine=describe(),
@@ -324,7 +324,7 @@ def _bound_s(cluster: ClusterState, hosts: Sequence[HostState], strategy: str, s
         uplink_rate_mbit=cluster.uplink_rate_mbit if cluster.links else None,
         uplinks=len({link.b for link in cluster.links}),
     )
-    if (gpus := gpus_of(hosts)) > 1:
+    if (gpus := gpus_of(cluster, hosts)) > 1:
         return hierarchy.link_bound_s(
             strategy, size=size, fabric=fabric, gpus_per_host=gpus, intra_rate_mbit=cluster.intra_rate_mbit
         )

@@ -40,14 +40,19 @@ def planes_of(job: str, gpus_per_host: int) -> list[str]:
     return [job] if gpus_per_host == 1 else [f"{job}/{plane}" for plane in range(gpus_per_host)]
 
 
-def labels_of(hosts: Sequence[HostState]) -> list[str]:
+def labels_of(cluster: ClusterState, hosts: Sequence[HostState]) -> list[str]:
     """What the ranks, whose hosts these are, are called: h1, or with several GPUs a host h1/0, h1/1."""
-    gpus = gpus_of(hosts)
+    gpus = gpus_of(cluster, hosts)
     return [host.name if gpus == 1 else f"{host.name}/{rank % gpus}" for rank, host in enumerate(hosts)]
 
 
-def gpus_of(hosts: Sequence[HostState]) -> int:
-    """How many of the ranks, whose hosts these are, each host has; WorkloadError where that differs."""
+def gpus_of(cluster: ClusterState, hosts: Sequence[HostState]) -> int:
+    """On how many GPUs of each host the ranks are, whose hosts these are; WorkloadError where that differs.
+
+    Where hosts have one GPU each, workers of a host are not a machine's, but two like any others.
+    """
+    if cluster.gpus_per_host == 1:
+        return 1
     runs = [len(list(same)) for _, same in groupby(host.name for host in hosts)]
     if len(runs) != len({host.name for host in hosts}) or len(set(runs)) > 1:
         raise WorkloadError(

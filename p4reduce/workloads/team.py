@@ -35,7 +35,7 @@ class Team:
             raise WorkloadError(
                 f"{workers} workers do not fit cluster {cluster.name}, which has {len(chosen)} hosts"
             )
-        self.gpus_per_host = gpus_of(chosen[:workers])
+        self.gpus_per_host = gpus_of(cluster, chosen[:workers])
         self.cluster = cluster
         self.size = workers
         self.job = ""

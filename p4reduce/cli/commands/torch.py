@@ -117,7 +117,7 @@ def _run_all(
     for backend in backends:
         if len(backends) > 1:
             output.note(f"over {backend or 'p4reduce'}:", style="bold")
-        width = max(map(len, labels_of(hosts)))
+        width = max(map(len, labels_of(running, hosts)))
         screen = Screen(ranks=len(hosts), width=width, only_stderr=only_stderr)
         with contextlib.closing(screen):
             ran = run(

@@ -120,7 +120,9 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         try:
-            for number, (host, label) in enumerate(zip(self._hosts, labels_of(self._hosts), strict=True)):
+            for number, (host, label) in enumerate(
+                zip(self._hosts, labels_of(self._cluster, self._hosts), strict=True)
+            ):
                 self._start(number, host, label)
         except BaseException:
             self.close()

@@ -74,7 +74,7 @@ def environment(
     cluster: ClusterState, hosts: Sequence[HostState], rank: int, meeting: Meeting
 ) -> dict[str, str]:
     """What torchrun sets for a process of a run, and what p4reduce.torch asks for."""
-    size, gpus = len(hosts), gpus_of(hosts)
+    size, gpus = len(hosts), gpus_of(cluster, hosts)
     rate = cluster.intra_rate_mbit
     return {
         "RANK": str(rank),

@@ -79,7 +79,7 @@ def test_jobs_of_pairs_go_also_where_not_all_could_be_made(monkeypatch: pytest.M
     monkeypatch.setattr(compare, "Team", FakeTeam)
     cluster = cluster_state("c1")
     seen: list[str] = []
-    hosts = [host for host in cluster.hosts for _ in range(2)]
+    hosts = [*cluster.hosts, *cluster.hosts]
     assert len(hosts) == 4
     with (
         pytest.raises(ControllerError, match="no room"),

@@ -66,11 +66,18 @@ def test_each_gpu_of_a_host_has_a_worker() -> None:
     four = cluster_state("c1", gpus_per_host=4)
     ranks = place(four)
     assert [host.name for host in ranks] == ["h1"] * 4 + ["h2"] * 4
-    assert gpus_of(ranks) == 4
-    assert labels_of(ranks)[3:5] == ["h1/3", "h2/0"]
+    assert gpus_of(four, ranks) == 4
+    assert labels_of(four, ranks)[3:5] == ["h1/3", "h2/0"]
     assert [host.name for host in place(four, workers=4)] == ["h1"] * 4
     assert [host.name for host in place(four, gpus_per_host=2, hosts=["h2"])] == ["h2", "h2"]
-    assert labels_of(place(four, gpus_per_host=1)) == ["h1", "h2"]
+    assert labels_of(four, place(four, gpus_per_host=1)) == ["h1", "h2"]
+
+
+def test_workers_that_share_a_host_with_one_gpu_are_a_plain_job() -> None:
+    plain = cluster_state("c1")
+    one, other = plain.hosts
+    assert gpus_of(plain, [one, one, other]) == 1
+    assert labels_of(plain, [one, one, other]) == ["h1", "h1", "h2"]
 
 
 def test_a_job_is_known_by_its_planes() -> None:
@@ -87,4 +94,4 @@ def test_workers_that_do_not_fit_the_gpus() -> None:
     one, other = two.hosts
     for ranks in ([one, other, one, other], [one, one, other]):
         with pytest.raises(WorkloadError, match="consecutive ranks, the same number on each: h1, "):
-            gpus_of(ranks)
+            gpus_of(two, ranks)
