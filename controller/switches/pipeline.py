@@ -51,7 +51,8 @@ class Program:
             raise InvalidRequestError(
                 f"{p4info_path} is no P4Info in text form (p4c-bm2-ss --p4runtime-files FILE.txtpb): {error}"
             ) from error
-        _require_bmv2_json(json_path, device_config)
+        if json_path != JSON_PATH:  # a user's: parsing ours takes a while, and it is known to be one
+            _require_bmv2_json(json_path, device_config)
         both = hashlib.sha256(device_config + schema.text.encode()).digest()
         return cls(
             device_config,
