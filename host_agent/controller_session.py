@@ -17,7 +17,6 @@ import grpc
 from controller.api import controller_pb2 as pb
 from controller.api import errors
 from controller.api.codec import from_controller, to_controller
-from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import plainly
 from controller.api.messages import (
     Abort,
@@ -30,6 +29,7 @@ from controller.api.messages import (
     Ready,
     Up,
 )
+from controller.api.rpc import ControllerStub
 from controller.security import diagnosis
 from controller.security.channels import open_channel
 from controller.security.files import TlsError, TlsFiles
@@ -97,7 +97,7 @@ class ControllerSession:
             self._channel = open_channel(controller, tls, options=_CHANNEL_OPTIONS)
         except TlsError as error:
             raise ControllerUnreachableError(str(error)) from error
-        self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = ControllerStub(self._channel)
         self._reader = threading.Thread(target=self._read, name="p4reduce-session", daemon=True)
         self._pulse = threading.Thread(target=self._keep_time, name="p4reduce-heartbeat", daemon=True)
 

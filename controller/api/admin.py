@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import grpc
 
 from controller.api import controller_pb2 as pb
-from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import InvalidRequestError, UnreachableError, from_status
+from controller.api.rpc import ControllerStub
 from controller.security import diagnosis
 from controller.security.channels import is_unix, open_channel
 from controller.security.files import TlsError, TlsFiles
@@ -35,7 +35,7 @@ class AdminClient(AbstractContextManager["AdminClient"]):
             self._channel = open_channel(target, self._tls, options=_OPTIONS)
         except TlsError as error:
             raise UnreachableError(str(error)) from error
-        self._stub = ControllerStub(self._channel)  # type: ignore[no-untyped-call]
+        self._stub = ControllerStub(self._channel)
 
     def __exit__(self, *_: object) -> None:
         self.close()

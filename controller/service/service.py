@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import grpc
 
 from controller.api import controller_pb2 as pb
-from controller.api import controller_pb2_grpc
 from controller.api.codec import from_worker, to_worker
 from controller.api.errors import ControllerError, InvalidRequestError, UnreachableError
 from controller.api.messages import Ended
+from controller.api.rpc import add_to_server
 from controller.configuration.configuration import Configuration
 from controller.database.revisions import Revisions
 from controller.fabric.trees import Tree
@@ -86,7 +86,7 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
     return call
 
 
-class ControllerService(controller_pb2_grpc.ControllerServicer):
+class ControllerService:
     """`listening` is for GetStatus; a `configuration` that is given has been loaded."""
 
     def __init__(
@@ -355,7 +355,7 @@ def make_server(
     credentials = None if tls is None else server_credentials(tls)
     limits = service.peers.limits
     server = grpc.aio.server(options=(*_OPTIONS, ("grpc.max_receive_message_length", limits.message_bytes)))
-    controller_pb2_grpc.add_ControllerServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    add_to_server(service, server)
     bound = []
     for address in addresses:
         try:

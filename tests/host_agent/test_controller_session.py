@@ -16,7 +16,7 @@ import grpc
 import pytest
 
 from controller.api import controller_pb2 as pb
-from controller.api import controller_pb2_grpc, errors
+from controller.api import errors, rpc
 from controller.api.messages import (
     EndCause,
     Ended,
@@ -140,7 +140,7 @@ def script(*steps: Any, heard: list[Any] | None = None) -> Script:
     return play
 
 
-class Controller(controller_pb2_grpc.ControllerServicer):
+class Controller:
     """Plays one script a call, in turn; what went wrong in one is in `problems`."""
 
     def __init__(self, *scripts: Script, address: str = "127.0.0.1:0") -> None:
@@ -148,7 +148,7 @@ class Controller(controller_pb2_grpc.ControllerServicer):
         self.problems: queue.SimpleQueue[Exception] = queue.SimpleQueue()
         self.finished = threading.Event()
         self.server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
-        controller_pb2_grpc.add_ControllerServicer_to_server(self, self.server)  # type: ignore[no-untyped-call]
+        rpc.add_to_server(self, self.server)
         self.address = f"127.0.0.1:{self.server.add_insecure_port(address)}"
         self.server.start()
 

@@ -18,8 +18,8 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
-from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import ConflictError, InvalidRequestError
+from controller.api.rpc import ControllerStub
 from controller.config import ConfigError, parse_config
 from controller.security import tokens
 from controller.security.limits import Bucket, Limits, Peers, TooMuchError, host_of
@@ -160,7 +160,7 @@ class TestOthers:
         generation = running.generation
         assert generation is not None
         with grpc.insecure_channel(service.address) as channel:
-            stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+            stub = ControllerStub(channel)
             member = request_of(0).worker
             attacks = [
                 pb.WorkerMessage(
@@ -272,7 +272,7 @@ class TestLimits:
             )
         )
         with grpc.insecure_channel(tight.address) as channel:
-            stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+            stub = ControllerStub(channel)
             with pytest.raises(grpc.RpcError) as error:
                 list(stub.Session(iter([first, *[flooding] * 5000]), timeout=120))
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -292,7 +292,7 @@ class TestLimits:
             yield from ()
 
         with AdminClient(tight.unix) as admin, grpc.insecure_channel(tight.address) as channel:
-            stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+            stub = ControllerStub(channel)
             held = [stub.Session(silent(), timeout=120) for _ in range(40)]
             try:
                 for call in held:
@@ -320,7 +320,7 @@ class TestLimits:
 
     def test_messages_that_are_too_large_are_refused(self, service: Service) -> None:
         with grpc.insecure_channel(service.address) as channel:
-            stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+            stub = ControllerStub(channel)
             for size in (20_000, 8 << 20):
                 with pytest.raises(grpc.RpcError) as error:
                     list(

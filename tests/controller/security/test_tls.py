@@ -16,8 +16,8 @@ from finsy.proto import p4r, p4r_grpc
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
-from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import ControllerError, UnreachableError
+from controller.api.rpc import ControllerStub
 from controller.config import ConfigError, parse_config
 from controller.security import diagnosis
 from controller.security.certificates import Wanted, make
@@ -162,7 +162,7 @@ def test_a_certificate_that_the_server_does_not_know_is_named(
         ),
     )
     with channel, pytest.raises(grpc.RpcError) as error:
-        ControllerStub(channel).ListJobs(pb.ListJobsRequest(), timeout=10)  # type: ignore[no-untyped-call]
+        ControllerStub(channel).ListJobs(pb.ListJobsRequest(), timeout=10)
     assert error.value.code() is grpc.StatusCode.UNAVAILABLE
 
 

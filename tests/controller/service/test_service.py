@@ -16,7 +16,6 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
-from controller.api.controller_pb2_grpc import ControllerStub
 from controller.api.errors import (
     ConflictError,
     InvalidRequestError,
@@ -25,6 +24,7 @@ from controller.api.errors import (
     UnreachableError,
 )
 from controller.api.messages import Called, Compare, EndCause, Ended, Mode, RcParameters
+from controller.api.rpc import ControllerStub
 from controller.entries import Entry, TableEntry
 from controller.fabric.tables.membership import FLOW, MEMBER_QP
 from controller.jobs.job import Job
@@ -329,7 +329,7 @@ def test_sessions_that_begin_wrong_are_refused(
     served: Served, messages: list[pb.WorkerMessage], code: grpc.StatusCode, text: str
 ) -> None:
     with grpc.insecure_channel(served.address) as channel:
-        stub = ControllerStub(channel)  # type: ignore[no-untyped-call]
+        stub = ControllerStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             list(stub.Session(iter(messages), timeout=10))
     assert caught.value.code() is code
@@ -394,7 +394,7 @@ def test_a_worker_that_is_out_of_reach_has_not_heard_that_its_job_ended(
     one = workers.session()
     joined = workers.pool.submit(one.join, request_of(0, size=2), timeout_s=10)
     with grpc.insecure_channel(served.address) as channel:
-        call = ControllerStub(channel).Session(messages(), timeout=20)  # type: ignore[no-untyped-call]
+        call = ControllerStub(channel).Session(messages(), timeout=20)
         joined.result(timeout=10)
         one.abort("no more")
         kinds = [message.WhichOneof("message") for message in call]
@@ -416,7 +416,7 @@ def test_a_session_in_which_nothing_is_said_ends(served: Served, monkeypatch: py
         yield from ()
 
     with grpc.insecure_channel(served.address) as channel:
-        call = ControllerStub(channel).Session(nothing(), timeout=10)  # type: ignore[no-untyped-call]
+        call = ControllerStub(channel).Session(nothing(), timeout=10)
         with pytest.raises(grpc.RpcError) as caught:
             list(call)
         silent.set()
