@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 from p4reduce.cli import output
-from p4reduce.cli.detached import let_go, start_detached
+from p4reduce.cli.detached import start_detached
 from p4reduce.cli.failing import ending_on_signals
 from p4reduce.cli.prompt import Prompt
 from topologies import cleanup
@@ -23,12 +22,10 @@ def _nothing(cluster: ClusterState) -> None:
     """What is to be done on most clusters before anybody uses them."""
 
 
-def stay(
-    options: FabricOptions, commands: Any, *, detach: bool, hold: bool, prepare: Prepare = _nothing
-) -> None:
+def stay(options: FabricOptions, commands: Any, *, detach: bool, prepare: Prepare = _nothing) -> None:
     """Bring it up and do `prepare` on it; until one leaves the prompt, which takes `commands`.
 
-    `detach`: it runs on by itself. `hold`: this is the process in which it does.
+    `detach`: it runs on by itself.
     """
     name = options.name
     if detach:
@@ -43,11 +40,6 @@ def stay(
         output.say(f"cluster {name} is up: 'p4reduce down {name}' takes it down")
         return
     with ending_on_signals(), ExitStack() as stack:
-        if hold:
-            stack.enter_context(Fabric(options, progress=output.note))
-            let_go()
-            while True:
-                signal.pause()
         with output.progress() as progress:
             fabric = Fabric(options, progress=lambda text: progress(f"bringing up cluster {name}: {text}"))
             stack.enter_context(fabric)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -80,14 +79,9 @@ class Wanted:
     program: ProgramFile = None
     p4info: P4InfoFile = None
     detach: Detach = False
-    hold: Annotated[bool, typer.Option("--hold", hidden=True)] = False
-    controller_options: Annotated[str, typer.Option("--controller-options", hidden=True)] = "{}"
 
     def common(self, *, rate: str, hosts: int, spread: Spread | None = None) -> dict[str, Any]:
         """What a FabricOptions has of it."""
-        controller = json.loads(self.controller_options)
-        if spread is not None:
-            controller["spread"] = spread.value
         return {
             "switch": self.switch,
             "path_mtu": self.mtu,
@@ -103,7 +97,7 @@ class Wanted:
             "program": self.program,
             "p4info": self.p4info,
             "host_kinds": parse_host_kinds(self.host_kind, hosts=hosts),
-            "controller_options": controller,
+            "controller_options": {} if spread is None else {"spread": spread.value},
         }
 
 
@@ -124,7 +118,7 @@ def rack(
 ) -> None:
     """A rack: hosts on one switch, with a controller; stays up with a prompt until you leave it."""
     options = RackOptions(name=cluster, hosts=hosts, **wanted.common(rate=rate, hosts=hosts))
-    stay(options, _commands(context), detach=wanted.detach, hold=wanted.hold)
+    stay(options, _commands(context), detach=wanted.detach)
 
 
 @app.command("spine-leaf")
@@ -157,7 +151,7 @@ def spine_leaf(
         uplink_rate_mbit=parse_uplink_rate(uplink_rate),
         **wanted.common(rate=rate, hosts=total, spread=spread),
     )
-    stay(options, _commands(context), detach=wanted.detach, hold=wanted.hold)
+    stay(options, _commands(context), detach=wanted.detach)
 
 
 @app.command(_FILE)
@@ -181,7 +175,6 @@ def file(
         options,
         _commands(context),
         detach=detach,
-        hold=False,
         prepare=lambda running: create_jobs(running, described),
     )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+import io
+import pickle
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import typer
 
-from p4reduce.cli import app as cli
-from p4reduce.cli.detached import _arguments
+from p4reduce.cli.detached import start_detached
 from p4reduce.cli.options import parse_bytes, parse_host_counts, parse_host_kinds
+from topologies.errors import TopologyError
 from topologies.options import FabricOptions
 from topologies.rack import RackOptions
 from topologies.spine_leaf import SpineLeafOptions
@@ -51,8 +54,6 @@ def test_no_sizes(text: str) -> None:
 )
 def test_kinds_of_hosts(text: str, kinds: tuple[str, ...]) -> None:
     assert parse_host_kinds(text, hosts=3) == kinds
-    detached = _arguments(RackOptions(name="c1", hosts=3, host_kinds=kinds))
-    assert parse_host_kinds(detached[detached.index("--host-kind") + 1], hosts=3) == kinds
 
 
 @pytest.mark.parametrize(
@@ -74,18 +75,14 @@ def test_numbers_of_hosts(text: str, leaves: int, counts: int | tuple[int, ...])
     ],
 )
 def test_a_detached_cluster_is_what_was_asked_for(
-    options: RackOptions | SpineLeafOptions, monkeypatch: pytest.MonkeyPatch
+    options: FabricOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[FabricOptions] = []
-    monkeypatch.setattr("p4reduce.cli.commands.up.stay", lambda given, *_, **__: seen.append(given))
-    assert cli.run(["up", *_arguments(options), "--hold"]) == 0
-    (found,) = seen
-    assert type(found) is type(options)
-    assert found.layout() == options.layout()
-    assert (found.link_shape, found.uplink_shape) == (options.link_shape, options.uplink_shape)
-    asked = {field.name: getattr(options, field.name) for field in fields(FabricOptions)}
-    kinds = {"host_kinds": tuple(kind.value for kind in found.kinds)}  # said for each
-    assert {name: getattr(found, name) for name in asked} == asked | kinds
+    given = tmp_path / "given"
+    process = SimpleNamespace(stdin=given.open("wb"), stderr=io.BytesIO(b"p4reduce: no\n"), wait=lambda: 1)
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: process)
+    with pytest.raises(TopologyError, match=r"^no$"):
+        start_detached(options, progress=print)
+    assert pickle.loads(given.read_bytes()) == options
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def test_a_detached_cluster_that_cannot_be_prepared_is_taken_down(monkeypatch: p
     monkeypatch.setattr(staying, "running", lambda name: cluster)
     monkeypatch.setattr(cleanup, "take_down", ended.append)
     with pytest.raises(WorkloadError, match="no room"):
-        staying.stay(RackOptions(name="c1", hosts=2), None, detach=True, hold=False, prepare=refuse)
+        staying.stay(RackOptions(name="c1", hosts=2), None, detach=True, prepare=refuse)
     assert ended == [cluster]
 
 
