@@ -190,15 +190,7 @@ def worker(
     cluster: ClusterOption = None,
 ) -> None:
     """Kill a worker of a job (SIGKILL), stop it where it is (SIGSTOP), or let it go on (SIGCONT)."""
-    faults = ClusterFaults(state.running(cluster))
-    act = {
-        WorkerFault.KILL: faults.kill_worker,
-        WorkerFault.PAUSE: faults.pause_worker,
-        WorkerFault.RESUME: faults.resume_worker,
-    }
-    act[what](job, rank)
-    done = {WorkerFault.KILL: "killed", WorkerFault.PAUSE: "paused", WorkerFault.RESUME: "goes on"}
-    output.say(f"job {job}, rank {rank}: {done[what]}")
+    _inject(cluster, what, "worker", job, rank, whom=f"job {job}, rank {rank}")
 
 
 @app.command("switch")
@@ -208,15 +200,7 @@ def switch(
     cluster: ClusterOption = None,
 ) -> None:
     """Kill a switch, start it anew with empty registers, stop it where it is, or let it go on."""
-    faults = ClusterFaults(state.running(cluster))
-    act = {
-        ProcessFault.KILL: faults.kill_switch,
-        ProcessFault.RESTART: faults.restart_switch,
-        ProcessFault.PAUSE: faults.pause_switch,
-        ProcessFault.RESUME: faults.resume_switch,
-    }
-    act[what](name)
-    output.say(f"switch {name}: {_DONE[what]}")
+    _inject(cluster, what, "switch", name, whom=f"switch {name}")
 
 
 @app.command("controller")
@@ -225,15 +209,7 @@ def controller(
     cluster: ClusterOption = None,
 ) -> None:
     """Kill the controller, start it again on its database, stop it where it is, or let it go on."""
-    faults = ClusterFaults(state.running(cluster))
-    act = {
-        ProcessFault.KILL: faults.kill_controller,
-        ProcessFault.RESTART: faults.restart_controller,
-        ProcessFault.PAUSE: faults.pause_controller,
-        ProcessFault.RESUME: faults.resume_controller,
-    }
-    act[what]()
-    output.say(f"controller: {_DONE[what]}")
+    _inject(cluster, what, "controller", whom="controller")
 
 
 @app.command("disk")
@@ -251,9 +227,12 @@ def disk(
         output.say("the disk under the controller's database has room again")
 
 
-_DONE = {
-    ProcessFault.KILL: "killed",
-    ProcessFault.RESTART: "restarted",
-    ProcessFault.PAUSE: "paused",
-    ProcessFault.RESUME: "goes on",
-}
+_DONE = {"kill": "killed", "restart": "restarted", "pause": "paused", "resume": "goes on"}
+
+
+def _inject(
+    cluster: str | None, what: WorkerFault | ProcessFault, kind: str, *which: object, whom: str
+) -> None:
+    """Do it by the method of `ClusterFaults` of that name: kill_switch, pause_worker."""
+    getattr(ClusterFaults(state.running(cluster)), f"{what.value}_{kind}")(*which)
+    output.say(f"{whom}: {_DONE[what.value]}")
