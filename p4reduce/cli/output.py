@@ -90,11 +90,16 @@ def say_json(value: Any) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """JSON into a file; `-` is stdout."""
+    write_text(path, json.dumps(value, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Text into a file; `-` is stdout. TopologyError."""
     if str(path) == "-":
-        say_json(value)
+        print(text, end="")
         return
     try:
-        path.write_text(json.dumps(value, indent=2) + "\n")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise TopologyError(f"cannot write {path}: {error.strerror}") from error
 

@@ -44,12 +44,12 @@ def choose_strategies(
 
 def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
     """Write it wherever that was asked for, and show a table."""
-    from p4reduce.workloads.reporting.page import write
+    from p4reduce.workloads.reporting.page import page
     from p4reduce.workloads.reporting.tables import run_tables
 
     output.result(found.as_json(), run_tables(found), json_file=json)
     if report is not None:
-        write(found, report)
+        output.write_text(report, page(found))
 
 
 def command_line(context: typer.Context) -> str:

@@ -45,11 +45,11 @@ def report(
     for target in targets:
         _require(target, source=path, directory=target is csv and _is_directory(csv))
     if html is not None:
-        _write(html, page(run))
+        output.write_text(html, page(run))
     if csv is not None and _is_directory(csv):
         exports.write_tables(run, csv)
     elif csv is not None:
-        _write(csv, exports.csv_text(run))
+        output.write_text(csv, exports.csv_text(run))
     if json_file is not None:
         output.write_json(json_file, exports.summary(run))
     found = verdict(run)
@@ -75,13 +75,3 @@ def _require(target: Path, *, source: Path, directory: bool) -> None:
 def _is_directory(path: Path) -> bool:
     """Also one that is to be made: a name without a suffix is no file's."""
     return path.is_dir() or (str(path) != "-" and not path.suffix)
-
-
-def _write(path: Path, text: str) -> None:
-    if str(path) == "-":
-        print(text, end="")
-        return
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise TopologyError(f"cannot write {path}: {error.strerror}") from error

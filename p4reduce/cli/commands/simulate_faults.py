@@ -159,10 +159,7 @@ class _Page:
         if not part.steps:
             last_s = observer.last_ns / 1e9
             raise TopologyError(f"--page-from {self.from_s:g}: the last that happens is at {last_s:.6f} s")
-        try:
-            self.path.write_text(page(named(outcome.schedule, self.schedule), outcome, observer))
-        except OSError as error:
-            raise TopologyError(f"cannot write {self.path}: {error.strerror}") from error
+        output.write_text(self.path, page(named(outcome.schedule, self.schedule), outcome, observer))
         total = part.before + len(part.steps) + part.after
         rest = "" if total == len(part.steps) else f" of {total:,}; --page-from SECONDS begins elsewhere"
         tell(f"{self.path}: {len(part.steps):,} steps{rest}")
@@ -301,10 +298,7 @@ def _shrink(outcome: Outcome, play: Targeted, seconds: float, save: Path, tell: 
     shrunk = Shrinker(outcome, play.one, seconds=seconds).shrink()
     schedule = shrunk.schedule
     path = save / f"p4reduce-seed-{schedule.seed}.json"
-    try:
-        path.write_text(schedule.to_json())
-    except OSError as error:
-        raise TopologyError(f"cannot write {path}: {error.strerror}") from error
+    output.write_text(path, schedule.to_json())
     tell(
         f"\nseed {schedule.seed}, made short in {shrunk.runs} runs: {shrunk.outcome.error}\n"
         f"{schedule.in_words()}\n"

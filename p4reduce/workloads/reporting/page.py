@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from pathlib import Path
 from typing import Final
 
 from p4reduce.pages.document import document
 from p4reduce.pages.markup import element, joined
-from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.heading import heading
 from p4reduce.workloads.reporting.sections import Charts, sections
@@ -18,17 +16,8 @@ from p4reduce.workloads.run_file import Run
 _ASSETS: Final = files("p4reduce.workloads.reporting") / "assets"
 
 
-def write(run: Run, path: Path) -> None:
-    """Write the page of a run. WorkloadError where its parts do not fit or the file cannot be written."""
-    text = page(run)
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise WorkloadError(f"cannot write {path}: {error.strerror}") from error
-
-
 def page(run: Run) -> str:
-    """The HTML page of a run, about 5 MB, nearly all of it Plotly's."""
+    """The HTML page of a run, about 5 MB, nearly all of it Plotly's. WorkloadError where parts do not fit."""
     from plotly.offline import get_plotlyjs  # not before somebody wants a page
 
     reading.checked(run)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from p4reduce.workloads.reporting.page import write
+from p4reduce.workloads.reporting.page import page as report
 from p4reduce.workloads.run_file import Run
 from tests.p4reduce.pages.browser import Browser, NoBrowserError
 from tests.p4reduce.workloads.reporting.hostile import hostile
@@ -47,7 +47,7 @@ def test_a_chromium_that_does_not_work_is_noticed(tmp_path: Path, monkeypatch: p
 
 
 def _opened(browser: Browser, run: Run, path: Path, *, width: int = 1400, scheme: str = "light") -> str:
-    write(run, path)
+    path.write_text(report(run), encoding="utf-8")
     browser.events.clear()
     browser.open(path.as_uri(), width=width, scheme=scheme)
     return path.as_uri()

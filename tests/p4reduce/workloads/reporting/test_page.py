@@ -16,7 +16,7 @@ import pytest
 
 from p4reduce.workloads import run_file
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.reporting.page import page, write
+from p4reduce.workloads.reporting.page import page
 from p4reduce.workloads.reporting.reading import checked
 from p4reduce.workloads.run_file import Run
 from tests.p4reduce.workloads.reporting.hostile import HOSTILE, hostile
@@ -128,12 +128,6 @@ def test_plotly_itself_is_in_it() -> None:
     text = page(compared(rack(2)))
     assert 3_000_000 < len(text) < 8_000_000
     assert "plotly.js v" in text
-
-
-@pytest.mark.usefixtures("without_plotly")
-def test_a_page_that_cannot_be_written_says_so(tmp_path: Path) -> None:
-    with pytest.raises(WorkloadError, match=r"cannot write .*missing.*: No such file"):
-        write(compared(rack(2)), tmp_path / "missing" / "x.html")
 
 
 def _broken(change: str) -> dict[str, Any]:
