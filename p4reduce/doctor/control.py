@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
 from p4reduce.doctor.facts import Facts, Process, ProcessState
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.findings import Finding, Severity, error, note, warning
 from topologies.state import ClusterState
 
 DISK_FULL_BYTES = 1 << 20
@@ -22,16 +22,14 @@ def control(facts: Facts) -> Iterator[Finding]:
     yield from _management(facts)
     yield from _drift(facts)
     for rule in facts.rules:
-        yield Finding(
+        yield note(
             code="faults-injected",
-            severity=Severity.NOTE,
             says=f"a fault is injected on purpose: {rule}",
             do=("'p4reduce fault list' shows all, 'p4reduce fault clear' ends them",),
         )
     for name in facts.left_behind:
-        yield Finding(
+        yield note(
             code="left-behind",
-            severity=Severity.NOTE,
             says=f"cluster {name} was killed, and what it started may still run",
             do=(f"p4reduce down {name}",),
         )
@@ -48,9 +46,8 @@ _GOES_ON = "sums in the network go on, but nobody can join, and a worker that di
 def away(cluster: ClusterState, process: Process | None, last_words: str = "") -> Finding | None:
     """The controller's process, where it is dead or stopped; None where it runs."""
     if process is None or process.state is ProcessState.GONE:
-        return Finding(
+        return error(
             code="controller-dead",
-            severity=Severity.ERROR,
             says=f"the controller is dead: {_GOES_ON}",
             where="controller",
             evidence=(f"the end of its log: {last_words}",) if last_words else (),
@@ -60,9 +57,8 @@ def away(cluster: ClusterState, process: Process | None, last_words: str = "") -
             ),
         )
     if process.state is ProcessState.STOPPED:
-        return Finding(
+        return error(
             code="controller-stopped",
-            severity=Severity.ERROR,
             says=f"the controller (process {process.pid}) is stopped (SIGSTOP): {_GOES_ON}",
             where="controller",
             do=stopped_do(process),
@@ -78,9 +74,8 @@ def controller(facts: Facts) -> Iterator[Finding]:
         yield finding
     elif jobs.value is None and process is not None:
         how = "does not answer in time" if jobs.is_late else "does not answer"
-        yield Finding(
+        yield error(
             code="controller-silent",
-            severity=Severity.ERROR,
             says=f"the controller (process {process.pid}) runs but {how}: {_GOES_ON}",
             where="controller",
             evidence=(jobs.why, f"its process {process.state.value}"),
@@ -130,9 +125,8 @@ def _switch(facts: Facts, name: str) -> Iterator[Finding]:
     effect = _effect(facts, name)
     if process is None or process.state is ProcessState.GONE:
         last = facts.last_words.get(f"switch {name}", "")
-        yield Finding(
+        yield error(
             code="switch-dead",
-            severity=Severity.ERROR,
             says=f"switch {name} is dead, its process has ended{effect}",
             where=name,
             evidence=(
@@ -142,9 +136,8 @@ def _switch(facts: Facts, name: str) -> Iterator[Finding]:
             do=(f"p4reduce fault switch restart {name}", f"its log: {facts.cluster.switch(name).log}"),
         )
     elif process.state is ProcessState.STOPPED:
-        yield Finding(
+        yield error(
             code="switch-stopped",
-            severity=Severity.ERROR,
             says=f"switch {name} is stopped (process {process.pid}, SIGSTOP){effect}",
             where=name,
             do=stopped_do(process),
@@ -161,9 +154,8 @@ def _switch(facts: Facts, name: str) -> Iterator[Finding]:
                     do=tuple(line.format(name) for line in do),
                 )
                 return
-        yield Finding(
+        yield error(
             code="switch-away",
-            severity=Severity.ERROR,
             says=f"the controller has no connection with switch {name}, whose process runs",
             where=name,
             evidence=(f"the controller says: {said}",),
@@ -191,9 +183,8 @@ def _disk(facts: Facts) -> Iterator[Finding]:
     if disk is None or (disk.free_bytes >= DISK_FULL_BYTES and disk.free_inodes > 0):
         return
     what = f"{disk.free_bytes} bytes are free" if disk.free_inodes else "no inode is free"
-    yield Finding(
+    yield error(
         code="disk-full",
-        severity=Severity.ERROR,
         says="the disk under the controller's database is full: jobs that run go on, new ones are refused",
         where="controller",
         evidence=(f"{disk.path}: {what}",),
@@ -210,9 +201,8 @@ def _management(facts: Facts) -> Iterator[Finding]:
         return  # nobody reaches it, for another reason
     for host, why in facts.management.items():
         if why:
-            yield Finding(
+            yield error(
                 code="no-way-to-controller",
-                severity=Severity.ERROR,
                 says=f"{host} does not reach the controller at {facts.cluster.controller}: {why}",
                 where=host,
                 evidence=("workers there cannot join, and their jobs will miss their heartbeats",),
@@ -232,9 +222,8 @@ def _drift(facts: Facts) -> Iterator[Finding]:
         shown = [f"{_KINDS[change.kind]} {change.what} {change.key}" for change in changed[:4]]
         if len(changed) > len(shown):
             shown.append(f"and {len(changed) - len(shown)} more")
-        yield Finding(
+        yield warning(
             code="drift",
-            severity=Severity.WARNING,
             says=f"switch {plan.name} was changed by hand: {words.count(len(changed), 'difference')} to what "
             f"the controller wrote",
             where=plan.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from p4reduce.doctor.control import control
 from p4reduce.doctor.facts import Facts
-from p4reduce.doctor.findings import Diagnosis, Finding, Severity, worst_first
+from p4reduce.doctor.findings import Diagnosis, Finding, Severity, warning, worst_first
 from p4reduce.doctor.jobs import ended, jobs
 from p4reduce.doctor.links import links
 from p4reduce.doctor.silence import silence
@@ -37,9 +37,8 @@ def _verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
 
 def _unknown(job: str) -> Finding:
     """A job that nobody knows: a wrong name, or one that has ended and was deleted, as `allreduce` does."""
-    return Finding(
+    return warning(
         code="no-such-job",
-        severity=Severity.WARNING,
         says=f"there is no job {job!r}; the fabric is well",
         evidence=(
             "one that has ended and was deleted, as those of 'p4reduce allreduce' are, is not known any more",

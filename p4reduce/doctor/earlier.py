@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from p4reduce.doctor.facts import Facts
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.findings import Finding, note
 
 KINDS: Final = {
     "has-lost": "packets were lost earlier, and sent again",
@@ -20,7 +20,7 @@ KINDS: Final = {
 def earlier(code: str, what: str) -> Finding:
     """A part of what `merged` says: where, and how often."""
     code = code if code in KINDS else "has-dropped"
-    return Finding(code=code, severity=Severity.NOTE, says=KINDS[code], evidence=(what,))
+    return note(code=code, says=KINDS[code], evidence=(what,))
 
 
 def merged(found: Sequence[Finding]) -> Iterator[Finding]:
@@ -28,7 +28,7 @@ def merged(found: Sequence[Finding]) -> Iterator[Finding]:
     for code, says in KINDS.items():
         parts = [part for finding in found if finding.code == code for part in finding.evidence]
         if parts:
-            yield Finding(code=code, severity=Severity.NOTE, says=f"{says}: {', '.join(parts)}")
+            yield note(code=code, says=f"{says}: {', '.join(parts)}")
 
 
 def injected(facts: Facts) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ from enum import Enum
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from controller.api import controller_pb2 as pb
-from p4reduce.live.reading import Line, WorkerKey
+from p4reduce.live.reading import Line
 from topologies.state import ClusterState
-from topologies.wires import Traffic
 
 T = TypeVar("T")
 
@@ -91,26 +90,16 @@ class WorkerStatus:
         progress, running = said["progress"], said["collective"]
         machine = said.get("machine") or {}  # older agents do not say
         main = next((t for t in said["threads"] if t["name"] == "MainThread"), None)
+        same = (
+            *("job", "rank", "generation", "next_collective", "idle_s", "is_held", "is_leaving", "failure"),
+            *("mode", "sent_s_ago", "received_s_ago", "counters"),
+        )
         return cls(
-            job=said["job"],
-            rank=said["rank"],
-            generation=said["generation"],
-            next_collective=said["next_collective"],
+            **{name: said[name] for name in same},
             collective=running["what"] if running else "",
             for_s=running["for_s"] if running else 0.0,
-            idle_s=said["idle_s"],
-            is_held=said["is_held"],
-            is_leaving=said["is_leaving"],
-            failure=said["failure"],
-            mode=said["mode"],
-            posted=progress["posted_messages"],
-            sent=progress["sent_messages"],
-            acked=progress["acked_messages"],
-            received=progress["received_messages"],
+            **{way: progress[f"{way}_messages"] for way in ("posted", "sent", "acked", "received")},
             timeouts_in_a_row=progress["timeouts_in_a_row"],
-            sent_s_ago=said["sent_s_ago"],
-            received_s_ago=said["received_s_ago"],
-            counters=said["counters"],
             where=main["users"] if main else "",
             stack=tuple(main["stack"]) if main else (),
             local_rank=machine.get("local_rank"),
@@ -216,22 +205,3 @@ class Facts:
     def seconds(self) -> float:
         """Between the two observations."""
         return max(1e-3, self.now.at - self.before.at)
-
-
-__all__ = [
-    "Disk",
-    "Echo",
-    "Ends",
-    "Facts",
-    "Line",
-    "Losses",
-    "Observation",
-    "Process",
-    "ProcessState",
-    "Said",
-    "Sample",
-    "Traffic",
-    "Worker",
-    "WorkerKey",
-    "WorkerStatus",
-]

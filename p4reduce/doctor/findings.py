@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
-
-class Severity(IntEnum):
-    """ERROR: something waits or is broken. WARNING: it goes on, but badly. NOTE: good to know."""
-
-    ERROR = 0
-    WARNING = 1
-    NOTE = 2
+from p4reduce.live.faults import Severity as Severity  # findings have it from here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +28,13 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """For programs."""
-        return {
-            "code": self.code,
-            "severity": self.severity.name.lower(),
-            "says": self.says,
-            "job": self.job,
-            "where": self.where,
-            "rank": self.rank,
-            "evidence": list(self.evidence),
-            "do": list(self.do),
-        }
+        lists = {"evidence": list(self.evidence), "do": list(self.do)}
+        return {**vars(self), "severity": self.severity.name.lower(), **lists}
+
+
+error: Final = partial(Finding, severity=Severity.ERROR)
+warning: Final = partial(Finding, severity=Severity.WARNING)
+note: Final = partial(Finding, severity=Severity.NOTE)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import words
-from p4reduce.doctor.facts import Facts, WorkerKey
+from p4reduce.doctor.facts import Facts
+from p4reduce.live.reading import WorkerKey, counted, flow_key
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,12 @@ def growth(now: int, before: int) -> int:
 def flows(facts: Facts, *counters: str) -> Iterator[Grown]:
     """Each flow's packets of these counters together."""
     hosts = rank_hosts(facts)
-    before = {_key(flow): flow for flow in facts.before.counters.value or ()}
+    before = {flow_key(flow): flow.counters for flow in facts.before.counters.value or ()}
     for flow in facts.now.counters.value or ():
-        old = before.get(_key(flow))
-        totals = [_packets(flow, name) for name in counters]
-        grown = [
-            growth(total, 0 if old is None else _packets(old, name))
-            for name, total in zip(counters, totals, strict=True)
-        ]
+        old: Mapping[str, pb.CounterValue] = before.get(flow_key(flow), {})
+        grown = sum(growth(counted(flow.counters, name), counted(old, name)) for name in counters)
         who = words.rank(flow.rank, hosts.get((flow.job, flow.rank), ""))
-        yield Grown(flow, who, sum(totals), sum(grown))
+        yield Grown(flow, who, counted(flow.counters, *counters), grown)
 
 
 def worker(facts: Facts, key: WorkerKey, name: str) -> int:
@@ -56,11 +53,3 @@ def worker(facts: Facts, key: WorkerKey, name: str) -> int:
 def rank_hosts(facts: Facts) -> dict[WorkerKey, str]:
     """The host of each rank of each job."""
     return {(job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers}
-
-
-def _key(flow: pb.FlowCounters) -> tuple[str, int, int, str]:
-    return flow.job, flow.generation, flow.rank, flow.switch
-
-
-def _packets(flow: pb.FlowCounters, name: str) -> int:
-    return int(flow.counters[name].packets) if name in flow.counters else 0

@@ -10,8 +10,9 @@ from controller.api.codec import from_proto
 from controller.api.messages import EndCause, Ended
 from p4reduce.doctor import words
 from p4reduce.doctor.facts import Facts
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.findings import Finding, Severity, error, note, warning
 from p4reduce.doctor.ranks import Cause, Rank, cause, ranks_of, ranks_told
+from p4reduce.live.reading import counted
 
 PATIENCE_S = 1.0  # who is later than that keeps the others waiting
 _LATELY_S = 600.0  # what did not begin, or ended early, since then is worth a warning
@@ -90,9 +91,8 @@ def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
         return
     names = [finding.job for finding in past]
     shown = [*names[:_NAMED], f"{len(names) - _NAMED} more"][: _NAMED + 1]
-    yield Finding(
+    yield note(
         code="ended-jobs",
-        severity=Severity.NOTE,
         says=f"{len(names)} jobs have ended: {words.listed(names if len(names) <= _NAMED else shown)}",
         do=("p4reduce doctor --job JOB   (why one of them has ended)", "p4reduce job clear   (forgets them)"),
     )
@@ -149,15 +149,13 @@ def _joining(facts: Facts, job: pb.JobInfo) -> Finding:
     ]
     here = ", ".join(words.rank(number, host) for number, host in sorted(joined.items()))
     if not joined:
-        return Finding(
+        return note(
             code="nobody-joined",
-            severity=Severity.NOTE,
             says=f"job {name}: nobody has joined yet, it has a world size of {size}",
             job=name,
         )
-    return Finding(
+    return warning(
         code="joining",
-        severity=Severity.WARNING,
         says=f"job {name}: waits for {words.ranks(missing)} to join, {len(joined)} of {size} have",
         job=name,
         rank=missing[0] if missing else None,
@@ -201,9 +199,7 @@ def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
     """`is_alone`: there is no job that lives, so that this is what somebody may want to know of."""
     name, ended = job.spec.name, from_proto(Ended, job.ended)
     if ended.cause is EndCause.ALL_LEFT:
-        return Finding(
-            code="ended", severity=Severity.NOTE, says=f"job {name} has ended: {ended.reason}", job=name
-        )
+        return note(code="ended", says=f"job {name} has ended: {ended.reason}", job=name)
     was_lately = not job.HasField("ended_s_ago") or job.ended_s_ago < _LATELY_S
     if job.generation == 0 and job.HasField("ended_s_ago") and was_lately:
         return _not_begun(job, is_asked=is_asked)
@@ -269,19 +265,15 @@ def _running(
     )
     failures = [rank.status.failure for rank in ranks if rank.status is not None and rank.status.failure]
     if job is None and failures:  # there is no controller that would say it
-        yield Finding(
+        yield error(
             code="ended-early",
-            severity=Severity.ERROR,
             says=f"job {name} has ended: {failures[0]}",
             job=name,
             do=(_LOG_HINT,),
         )
         return
-    switches = [place.switch for place in job.places] if job is not None else []
-    leaves = _leaves(facts, job, ranks)
-    broken = [
-        f for f in infra if f.code in _SWITCH_CODES and f.where in {*leaves, *_only_spine(job, switches)}
-    ]
+    needed = {*_leaves(facts, ranks), *_only_spine(job)}
+    broken = [f for f in infra if f.code in _SWITCH_CODES and f.where in needed]
     if job is not None and job.mode == pb.RING and not job.places and any(rank.has_moved for rank in ranks):
         broken = []  # it goes on over the management network
     if job is not None and (job.renewing or job.awaited):
@@ -320,9 +312,8 @@ def _waiting(
     if broken:
         first = broken[0]
         also = [f"{c.rank.name}: {c.says}" for c in causes if c.weight == 0]
-        return Finding(
+        return error(
             code=f"waits:{first.code}",
-            severity=Severity.ERROR,
             says=f"job {name} waits: {first.says}",
             job=name,
             where=first.where,
@@ -386,7 +377,7 @@ def _unexplained(
     if bad_links:
         says += f"; {bad_links[0].says}"
         code, do = f"waits:{bad_links[0].code}", bad_links[0].do
-    return Finding(code=code, severity=Severity.ERROR, says=says, job=name, rank=rank, evidence=status, do=do)
+    return error(code=code, says=says, job=name, rank=rank, evidence=status, do=do)
 
 
 def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Finding]) -> Finding:
@@ -406,7 +397,7 @@ def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Find
         )
         if again > 0:
             says += f", {words.count(again, 'packet')} sent again in {words.seconds(facts.seconds)}"
-    return Finding(code="runs", severity=Severity.NOTE, says=says, job=name)
+    return note(code="runs", says=says, job=name)
 
 
 def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
@@ -423,9 +414,8 @@ def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
         )
     else:
         says = f"job {name} runs, nothing is open in its slots; its workers do not say where they stand"
-    return Finding(
+    return note(
         code="idle" if not busy else "runs",
-        severity=Severity.NOTE,
         says=says,
         job=name,
         evidence=tuple(f"{r.name}: {r.activity()}" for r in ranks if r.status is not None),
@@ -453,9 +443,8 @@ def _changing(
         says += f": {why[0].says}"
     elif broken:
         says += f": {broken[0].says}"
-    return Finding(
+    return warning(
         code="renewing" if job.renewing else "moving",
-        severity=Severity.WARNING,
         says=says,
         job=name,
         rank=why[0].rank.number if why else None,
@@ -475,9 +464,8 @@ def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
     if job.mode == pb.RING and job.spec.mode != pb.RING and job.spec.world_size > 1:
         queue = job.waitlisted
         if job.HasField("waitlisted"):
-            yield Finding(
+            yield warning(
                 code="waits-for-slots",
-                severity=Severity.WARNING,
                 says=f"job {name} runs by ring: it is number {queue.position} in the queue for slots, for "
                 f"{words.seconds(queue.waiting_s)}: {queue.reason}",
                 job=name,
@@ -487,26 +475,23 @@ def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
                 ),
             )
         else:
-            yield Finding(
+            yield warning(
                 code="ring-fallback",
-                severity=Severity.WARNING,
                 says=f"job {name} runs by ring all-reduce, not in the network: "
                 f"{job.mode_reason or 'nobody says why'}",
                 job=name,
             )
     if job.renewals and not job.renewing:
-        yield Finding(
+        yield note(
             code="renewed",
-            severity=Severity.NOTE,
             says=f"job {name} went on under a new generation {words.count(job.renewals, 'time')}, last "
             f"because: "
             f"{job.renewal_reason}",
             job=name,
         )
     elif job.renewal_reason and not job.renewing:
-        yield Finding(
+        yield warning(
             code="waits-for-renewal",
-            severity=Severity.WARNING,
             says=f"job {name}: {job.renewal_reason}",
             job=name,
         )
@@ -527,12 +512,12 @@ def _as_finding(job: str, found: Cause, severity: Severity) -> Finding:
 
 def _oldest_open(facts: Facts, job: pb.JobInfo) -> Open | None:
     """Of the job's slots that lack somebody; a leaf's before a spine's, which knows racks only."""
+    of_job = (job.spec.name, job.generation, "adding")
     slots = [
         slot
         for slot in facts.slots.value or ()
-        if slot.job == job.spec.name and slot.generation == job.generation and slot.missing
+        if (slot.job, slot.generation, slot.state) == of_job and slot.missing
     ]
-    slots = [slot for slot in slots if slot.state == "adding"]
     if not slots:
         return None
     oldest = min(slots, key=lambda slot: (slot.message, slot.role != "leaf", -slot.age_s))
@@ -554,17 +539,17 @@ def _counted(facts: Facts, job: str) -> bool:
     completed = []
     for observation in (facts.before, facts.now):
         flows = [flow for flow in observation.counters.value or () if flow.job == job]
-        completed.append(sum(f.counters["completed"].packets for f in flows if "completed" in f.counters))
+        completed.append(sum(counted(flow.counters, "completed") for flow in flows))
     return completed[1] > completed[0]
 
 
-def _leaves(facts: Facts, job: pb.JobInfo | None, ranks: Sequence[Rank]) -> set[str]:
+def _leaves(facts: Facts, ranks: Sequence[Rank]) -> set[str]:
     """The switches that a job's hosts are on: it can do without none of them."""
     hosts = {rank.host for rank in ranks}
     return {host.switch for host in facts.cluster.hosts if host.name in hosts}
 
 
-def _only_spine(job: pb.JobInfo | None, switches: Sequence[str]) -> set[str]:
+def _only_spine(job: pb.JobInfo | None) -> set[str]:
     if job is None:
         return set()
     spines = {place.switch for place in job.places if place.role == "spine"}
@@ -584,6 +569,3 @@ def _behind(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _activities(ranks: Sequence[Rank]) -> tuple[str, ...]:
     return tuple(rank.line() for rank in ranks)
-
-
-__all__ = ["Open", "jobs"]

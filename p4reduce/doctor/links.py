@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from controller.api import controller_pb2 as pb
 from p4reduce.doctor import counting, growing, words
 from p4reduce.doctor.earlier import KINDS, earlier, injected, merged
-from p4reduce.doctor.facts import Facts, Observation, ProcessState, Worker, WorkerKey
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.facts import Facts, Observation, ProcessState, Worker
+from p4reduce.doctor.findings import Finding, error, note, warning
 from p4reduce.doctor.probing import pairs_of
 from p4reduce.doctor.unwanted import asked_to_wait, late_copies, unwanted
+from p4reduce.live.reading import WorkerKey, counted
 from topologies.state import HostState
 
 _LATE_MS = 8.0  # what an echo may take on a link that is not slower than others
@@ -51,9 +52,8 @@ def links(facts: Facts) -> Iterator[Finding]:
 def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
     """In one finding, where several links do, each in one direction or both."""
     shown = [finding.says.removeprefix("link ").replace(" loses packets", "") for finding in losses]
-    return Finding(
+    return warning(
         code="loss",
-        severity=Severity.WARNING,
         says=f"{len({finding.where for finding in losses})} links lose packets: {'; '.join(shown)}",
         evidence=tuple(dict.fromkeys(line for f in losses for line in f.evidence if "again" in line)),
         do=(
@@ -69,9 +69,8 @@ def _down(facts: Facts) -> Iterator[Finding]:
     for name, line in facts.now.lines.items():
         link = said.get(name)
         if not line.is_up:
-            yield Finding(
+            yield error(
                 code="uplink-down" if line.uplink else "link-down",
-                severity=Severity.ERROR,
                 says=f"link {name} is down" + (f": {_instead(name, said)}" if line.uplink else ""),
                 where=name,
                 do=(
@@ -81,23 +80,20 @@ def _down(facts: Facts) -> Iterator[Finding]:
                 ),
             )
         elif link is not None and "drained" in link.state:
-            yield Finding(
+            yield note(
                 code="drained",
-                severity=Severity.NOTE,
                 says=f"link {name} is not used because it is drained: {link.state}",
                 where=name,
             )
         elif link is not None and not link.up and (still := _still(facts, link)):
-            yield Finding(
+            yield note(
                 code="uplink-silent",
-                severity=Severity.NOTE,
                 says=f"link {name} carries nothing, as switch {still} does not run: {_instead(name, said)}",
                 where=name,
             )
         elif link is not None and not link.up:
-            yield Finding(
+            yield error(
                 code="uplink-silent",
-                severity=Severity.ERROR,
                 says=f"link {name} is up but carries nothing ({link.state}): {_instead(name, said)}",
                 where=name,
                 do=(f"look at both ends: p4reduce link down {name}; p4reduce link up {name}",),
@@ -141,9 +137,8 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
     echoes = pairs_of(host.name, facts.echoes)
     others = [echo for pair, echo in facts.echoes.items() if host.name not in pair]
     if echoes and not any(echo.received for echo in echoes) and _any_came_back(facts, host.name):
-        yield Finding(
+        yield error(
             code="cut-off",
-            severity=Severity.ERROR,
             says=f"link {name} is up, but nothing comes through it",
             where=name,
             evidence=(f"no ping over the fabric from or to {host.name} came back",),
@@ -159,9 +154,8 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
     for direction in _directions(facts, host, holds_back=bool(slow)):
         lost = max(direction.now, direction.bounds.lost)
         if lost:
-            yield Finding(
+            yield warning(
                 code="loss",
-                severity=Severity.WARNING,
                 says=f"link {name} loses packets {direction.words}: {lost} in {words.seconds(facts.seconds)}",
                 where=name,
                 evidence=(*_counts(direction, facts), *_resent(facts, host.name)),
@@ -174,9 +168,8 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
         elif direction.total:
             yield earlier("has-lost", f"{direction.total} {direction.words}")
         if more := direction.bounds.doubled:
-            yield Finding(
+            yield warning(
                 code="duplication",
-                severity=Severity.WARNING,
                 says=f"link {name} doubles packets {direction.words}: {more} more came out than went in, in "
                 f"{words.seconds(facts.seconds)}",
                 where=name,
@@ -263,9 +256,8 @@ def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
         (f"from {host.switch} to {host.name}", *_bad_at_host(facts, host)),
     ):
         if now:
-            yield Finding(
+            yield warning(
                 code="corruption",
-                severity=Severity.WARNING,
                 says=f"link {name} damages packets {direction}: {words.count(now, 'wrong checksum')} "
                 f"(ICRC) in "
                 f"{words.seconds(facts.seconds)}, {total} in all",
@@ -284,7 +276,7 @@ def _bad_at_switch(facts: Facts, host: HostState) -> tuple[int, int]:
         flows = [
             f for f in observation.counters.value or () if (f.job, f.rank) in keys and f.switch == host.switch
         ]
-        totals.append(sum(f.counters["bad_icrc"].packets for f in flows if "bad_icrc" in f.counters))
+        totals.append(sum(counted(flow.counters, "bad_icrc") for flow in flows))
     return growing.growth(totals[1], totals[0]), totals[1]
 
 
@@ -320,9 +312,8 @@ def _slow(
     usual = statistics.median(their_times)
     if min(my_times) > max(_LATE_MS, _TIMES * usual):
         name = f"{host.name}:{host.switch}"
-        yield Finding(
+        yield warning(
             code="delay",
-            severity=Severity.WARNING,
             says=f"link {name} is slow: a ping over it takes {min(my_times):.0f} ms there and back, "
             f"between other "
             f"hosts {usual:.1f} ms",
@@ -366,9 +357,8 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
     total = sum(number for _, number in grown)
     behind = f"{words.count(total, 'packet')} arrived behind a gap in {words.seconds(facts.seconds)}"
     counts_all = bool(facts.now.losses) and facts.cluster.wires is None  # a switch that sees each loss
-    yield Finding(
+    yield warning(
         code="reordering" if counts_all else "gaps",
-        severity=Severity.WARNING,
         says=f"packets overtake each other {way}: {behind}, though none was lost"
         if counts_all
         else f"packets are lost or overtake each other {way}: {behind}",
@@ -416,9 +406,8 @@ def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -
         total = _port_count(facts.now, (switch, port), side)
         now = growing.growth(total, _port_count(facts.before, (switch, port), side))
         if now:
-            yield Finding(
+            yield warning(
                 code="loss",
-                severity=Severity.WARNING,
                 says=f"link {link} loses packets {way}: {now} in {words.seconds(facts.seconds)}",
                 where=link,
                 evidence=(f"the port of {switch} says so: {total} in all",),
@@ -437,9 +426,8 @@ def _overflows(facts: Facts) -> Iterator[Finding]:
         now, total = growing.worker(facts, key, "ring_drops"), worker.status.counters.get("ring_drops", 0)
         who = f"job {worker.job} {words.rank(worker.rank, worker.host)}"
         if now:
-            yield Finding(
+            yield warning(
                 code="ring-overflow",
-                severity=Severity.WARNING,
                 says=f"{who}: its machine is too slow: {words.count(now, 'frame')} found no room in the "
                 f"receive "
                 f"ring in {words.seconds(facts.seconds)}, {total} in all",

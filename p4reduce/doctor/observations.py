@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -70,10 +70,7 @@ class _Observer:
         if samples and counting.is_suspicious(samples[0]):
             samples.append(self._samples(interval_s))
         time.sleep(max(0.0, before.at + interval_s - time.monotonic()))
-        once: dict[str, Future[Said[Any]]] = {}
-        if heard:
-            for name in ("slots", "flows", "plan"):
-                once[name] = ask(self._said, name)
+        once = {name: ask(self._said, name) for name in ("slots", "flows", "plan") if heard}
         now = self._observe()
         if _is_stuck(before, now):
             time.sleep(max(0.0, before.at + _STUCK_S - time.monotonic()))
@@ -87,9 +84,7 @@ class _Observer:
             cluster=cluster,
             before=before,
             now=now,
-            slots=once["slots"].result() if heard else before.jobs,  # type: ignore[arg-type]
-            flows=once["flows"].result() if heard else before.jobs,  # type: ignore[arg-type]
-            plan=once["plan"].result() if heard else before.jobs,  # type: ignore[arg-type]
+            **{name: future.result() for name, future in once.items()},
             samples=samples,
             echoes=echoes,
             echo_turns=echo_turns,
@@ -106,24 +101,17 @@ class _Observer:
         at = time.monotonic()
         workers = ask(machine.workers, cluster)
         losses = ask(machine.losses, cluster)
-        said = {
-            method: ask(self._said, method)
-            for method in ("list_jobs", "status", "counters", "ports", "links")
-        }
+        methods = {"jobs": "list_jobs", **{name: name for name in ("status", "counters", "ports", "links")}}
+        said = {name: ask(self._said, method) for name, method in methods.items()}
         try:
             lines = reading.lines(cluster, self._interfaces(cluster))
         except (TopologyError, KeyError):  # the namespace, or an interface in it, is gone
             lines = {}
-        answers = {method: future.result() for method, future in said.items()}
         return Observation(
             at=at,
             processes=machine.processes(cluster),
             workers=workers.result(),
-            jobs=answers["list_jobs"],
-            status=answers["status"],
-            counters=answers["counters"],
-            ports=answers["ports"],
-            links=answers["links"],
+            **{name: future.result() for name, future in said.items()},
             lines=lines,
             losses=losses.result(),
         )

@@ -8,7 +8,7 @@ from p4reduce.doctor import words
 from p4reduce.doctor.control import stopped_do
 from p4reduce.doctor.earlier import injected
 from p4reduce.doctor.facts import Echo, Facts, Observation, ProcessState
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.findings import Finding, error
 from topologies.state import ClusterState, HostState
 
 _SHOWN = 4  # links
@@ -39,9 +39,8 @@ def silence(facts: Facts, found: Sequence[Finding]) -> Iterator[Finding]:
     if process is not None and process.state is ProcessState.STOPPED:
         says += f": the process that is all links' wires ({process.pid}) is stopped (SIGSTOP)"
         do = stopped_do(process)
-    yield Finding(
+    yield error(
         code="fabric-silent",
-        severity=Severity.ERROR,
         says=says,
         evidence=("no ping over the fabric between their hosts came back, twice in a row",),
         do=do,

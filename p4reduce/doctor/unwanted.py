@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
+from controller.api import controller_pb2 as pb
 from p4reduce.doctor import growing, words
 from p4reduce.doctor.earlier import earlier, injected
 from p4reduce.doctor.facts import Facts
-from p4reduce.doctor.findings import Finding, Severity
+from p4reduce.doctor.findings import Finding, note, warning
+from p4reduce.live.reading import counted
 
 _MANY_COPIES: Final = 10
 _DO: Final = {
@@ -48,13 +50,12 @@ def unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
         for one in growing.flows(facts, counter):
             who = f"job {one.flow.job} {one.who}"
             yield from _dropped(facts, what, who, one.flow.switch, one.total, one.now, is_damaged=is_damaged)
-    before = {(port.switch, port.port): port for port in facts.before.ports.value or ()}
+    before = {(port.switch, port.port): port.drops for port in facts.before.ports.value or ()}
     for port in facts.now.ports.value or ():
-        known = before.get((port.switch, port.port))
+        past: Mapping[str, pb.CounterValue] = before.get((port.switch, port.port), {})
         for counter, what in _OF_PORTS.items():
-            total = port.drops[counter].packets if counter in port.drops else 0
-            past = known.drops[counter].packets if known is not None and counter in known.drops else 0
-            now = growing.growth(total, past)
+            total = counted(port.drops, counter)
+            now = growing.growth(total, counted(past, counter))
             behind = port.host or port.peer or f"port {port.port}"
             yield from _dropped(facts, what, behind, port.switch, total, now, is_damaged=is_damaged)
 
@@ -68,9 +69,8 @@ def _dropped(
     if not now or is_damaged or code == "unplaced":  # which is what a loss leads to
         yield earlier(code, f"{total} of {who} on {switch}")
         return
-    yield Finding(
+    yield warning(
         code=code,
-        severity=Severity.WARNING,
         says=f"switch {switch}: {sentence.format(who)}: {now} in {words.seconds(facts.seconds)}, "
         f"{total} in all",
         where=switch,
@@ -82,9 +82,8 @@ def late_copies(facts: Facts) -> Iterator[Finding]:
     """Packets of messages that are long over, though nothing was lost: copies that took their time."""
     for one in growing.flows(facts, "unplaced", "stale"):
         if one.now >= _MANY_COPIES:
-            yield Finding(
+            yield warning(
                 code="late-copies",
-                severity=Severity.WARNING,
                 says=f"switch {one.flow.switch}: {one.now} packets of job {one.flow.job} {one.who} came in "
                 f"{words.seconds(facts.seconds)} that belong to messages which are over: copies that were "
                 "long under way",
@@ -100,9 +99,8 @@ def asked_to_wait(facts: Facts) -> Iterator[Finding]:
     """RNR NAKs that the switch sent to devices whose peers are late."""
     for one in growing.flows(facts, "not_ready"):
         if one.now:
-            yield Finding(
+            yield note(
                 code="rnr-waits",
-                severity=Severity.NOTE,
                 says=f"job {one.flow.job}: {one.who}'s device was asked to wait (RNR NAK) "
                 f"{words.count(one.now, 'time')} in {words.seconds(facts.seconds)}: it sends again while "
                 "another rank is late",

@@ -7,13 +7,13 @@ from enum import IntEnum
 from typing import Any, Final
 
 from controller.api import controller_pb2 as pb
-from p4reduce.live.reading import Reading
+from p4reduce.live.reading import Reading, counted
 
 Row = dict[str, Any]
 
 
 class Severity(IntEnum):
-    """How bad it is."""
+    """ERROR: something waits or is broken. WARNING: it goes on, but badly. NOTE: good to know."""
 
     ERROR = 0
     WARNING = 1
@@ -129,13 +129,13 @@ def _counts(reading: Reading) -> Iterator[Row]:
                 old = before.get((event, job, generation, switch))
                 yield _row(severity, event, f"{job} on {switch}", why, total, rate(total, old, flows.seconds))
     if ports is not None:
-        old_ports = {(p.switch, p.port): p for p in (ports.before.value if ports.before is not None else ())}
+        before_ports = ports.before.value if ports.before is not None else ()
+        old_ports = {(port.switch, port.port): port.drops for port in before_ports}
         for port in ports.value:
             for event, (severity, why) in PORT_EVENTS.items():
-                total = port.drops[event].packets if event in port.drops else 0
-                if total:
-                    old_port = old_ports.get((port.switch, port.port))
-                    old = old_port.drops[event].packets if old_port is not None else None
+                if total := counted(port.drops, event):
+                    drops = old_ports.get((port.switch, port.port))
+                    old = None if drops is None else counted(drops, event)
                     behind = f" ({port.host or port.peer or 'nobody that is known'})"
                     where = f"{port.switch} port {port.port}{behind}"
                     yield _row(severity, event, where, why, total, rate(total, old, ports.seconds))

@@ -117,6 +117,16 @@ def _carries(interface: Mapping[str, Any] | None) -> bool:
     return interface is not None and "LOWER_UP" in interface["flags"] and interface.get("qdisc") != wires.HOLE
 
 
+def counted(counters: Mapping[str, pb.CounterValue], *names: str, unit: str = "packets") -> int:
+    """Of some counters together, packets or bytes; one that is not there has counted none."""
+    return sum(getattr(counters[name], unit) for name in names if name in counters)
+
+
+def flow_key(flow: pb.FlowCounters) -> tuple[str, int, int, str]:
+    """What tells a flow from others."""
+    return flow.job, flow.generation, flow.rank, flow.switch
+
+
 def slot_use(jobs: Sequence[pb.JobInfo], slots: Sequence[pb.Slot]) -> dict[PlaceKey, SlotUse]:
     """From what the controller says of the slots that hold something."""
     found = {

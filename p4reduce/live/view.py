@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from controller.api import controller_pb2 as pb
 from p4reduce.live.faults import Row, faults, rate
-from p4reduce.live.reading import PlaceKey, Reading, SlotUse, WorkerKey
+from p4reduce.live.reading import PlaceKey, Reading, SlotUse, WorkerKey, counted, flow_key
 
 ENDED_SHOWN: Final = 5
 _BITS: Final = 8
@@ -128,20 +128,16 @@ def _flows(reading: Reading) -> list[Row]:
     hosts = {(job.spec.name, w.worker.rank): w.host for job in reading.jobs for w in job.workers}
     roles = {switch.name: switch.role.value for switch in reading.cluster.switches}
     before = reading.flows.before
-    old = {_flow_key(flow): flow for flow in (before.value if before is not None else ())}
+    old = {flow_key(flow): flow.counters for flow in (before.value if before is not None else ())}
     seconds = reading.flows.seconds
     rows = []
     for flow in reading.flows.value:
-        past = old.get(_flow_key(flow))
+        counters, past = flow.counters, old.get(flow_key(flow))
         role = roles.get(flow.switch, "leaf")
 
-        def per_s(names: Sequence[str], unit: str, flow: Any = flow, past: Any = past) -> float | None:
-            now = sum(getattr(flow.counters[name], unit) for name in names if name in flow.counters)
-            if past is None:
-                return None
-            return rate(
-                now, sum(getattr(past.counters[n], unit) for n in names if n in past.counters), seconds
-            )
+        def per_s(names: Sequence[str], unit: str, now: Any = counters, past: Any = past) -> float | None:
+            total = counted(now, *names, unit=unit)
+            return rate(total, None if past is None else counted(past, *names, unit=unit), seconds)
 
         rows.append(
             {
@@ -154,16 +150,12 @@ def _flows(reading: Reading) -> list[Row]:
                 "packets_s": per_s(_SENT, "packets"),
                 "packets_again_s": per_s(_AGAIN, "packets"),
                 "dropped_s": per_s(_DROPPED, "packets"),
-                "packets": sum(flow.counters[name].packets for name in _SENT if name in flow.counters),
-                "packets_again": sum(flow.counters[name].packets for name in _AGAIN if name in flow.counters),
-                "dropped": sum(flow.counters[name].packets for name in _DROPPED if name in flow.counters),
+                "packets": counted(counters, *_SENT),
+                "packets_again": counted(counters, *_AGAIN),
+                "dropped": counted(counters, *_DROPPED),
             }
         )
     return rows
-
-
-def _flow_key(flow: pb.FlowCounters) -> tuple[str, int, int, str]:
-    return flow.job, flow.generation, flow.rank, flow.switch
 
 
 def _links(reading: Reading) -> list[Row]:

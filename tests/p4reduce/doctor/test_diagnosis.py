@@ -15,17 +15,17 @@ from p4reduce.doctor.facts import (
     Echo,
     Ends,
     Facts,
-    Line,
     Losses,
     Process,
     ProcessState,
     Said,
-    Traffic,
 )
 from p4reduce.doctor.findings import Diagnosis, Severity
+from p4reduce.live.reading import Line
 from tests.p4reduce.doctor import made
 from tests.p4reduce.doctor.made import facts, idle, in_call, job, slot, waiting_for, worker, worker_status
 from tests.topologies.states import fabric_state
+from topologies.wires import Traffic
 
 
 def text(found: Diagnosis) -> str:

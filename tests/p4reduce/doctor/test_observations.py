@@ -19,9 +19,10 @@ from controller.api.errors import TimedOutError, UnreachableError
 from host_agent.metrics import WHOSE
 from p4reduce.doctor import counting, machine, probing
 from p4reduce.doctor.diagnosis import diagnose
-from p4reduce.doctor.facts import Echo, Ends, Line, ProcessState
+from p4reduce.doctor.facts import Echo, Ends, ProcessState
 from p4reduce.doctor.observations import gather
 from p4reduce.live import reading
+from p4reduce.live.reading import Line
 from tests.p4reduce.doctor import made
 from tests.topologies.states import GONE
 from topologies import disk
