@@ -6,9 +6,10 @@ import inspect
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
 
 import numpy as np
@@ -116,7 +117,7 @@ def _deprecated(name: str) -> Callable[..., Future[Any]]:
     return method
 
 
-class Communicator:
+class Communicator(AbstractContextManager["Communicator"]):
     """One worker of a job of `world_size` workers, and its collectives.
 
     Every worker has to call the same collectives in the same order, with the same numbers of elements,
@@ -556,12 +557,7 @@ class Communicator:
         """
         self._execution.differ(error, what)
 
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self.abort(f"rank {self.rank} left with {type(error).__name__}: {error}")
         else:

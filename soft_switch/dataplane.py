@@ -8,9 +8,9 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from soft_switch import native_api as api
@@ -119,7 +119,7 @@ class GlobalStats:
     passes_dropped: int
 
 
-class DataPlane:
+class DataPlane(AbstractContextManager["DataPlane"]):
     """A switch without control plane: load a program, attach interfaces, start.
 
     Methods may be called from any thread; operations on tables take effect between two packets.
@@ -149,12 +149,7 @@ class DataPlane:
         self.faults = FaultRules(self._owned, self._control)
         self._events = threading.Thread(target=self._drain_events, name="soft_switch events", daemon=True)
 
-    def __enter__(self) -> DataPlane:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def spare(self) -> DataPlane:

@@ -15,8 +15,8 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 from controller.telemetry import sockets
@@ -29,7 +29,7 @@ MAX_LINE: Final = 1 << 20
 CLIENT_S: Final = 5.0
 
 
-class FaultControl:
+class FaultControl(AbstractContextManager["FaultControl"]):
     """Serves the faults of `rules` at a Unix socket that only its owner may use. A context manager."""
 
     def __init__(self, address: str, rules: FaultRules) -> None:
@@ -45,12 +45,7 @@ class FaultControl:
         )
         self._serving.start()
 
-    def __enter__(self) -> FaultControl:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from ctypes import c_double, c_int64, c_uint32, c_uint64
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
-from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from soft_switch import native_api as api
@@ -230,7 +230,7 @@ class PlacedFault:
     struck: int
 
 
-class PortFaults:
+class PortFaults(AbstractContextManager["PortFaults"]):
     """What a port's faults make of frames, without a port and without a clock. A context manager."""
 
     def __init__(self) -> None:
@@ -238,12 +238,7 @@ class PortFaults:
         self._handle: int | None = self._library.faults_create()
         self._next = 1
 
-    def __enter__(self) -> PortFaults:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._handle is not None:
             self._library.faults_destroy(self._handle)
         self._handle = None

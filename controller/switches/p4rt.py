@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -74,7 +75,7 @@ class Pipeline:
     cookie: int
 
 
-class P4RuntimeClient:
+class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
     """One connection with one device, from `open` to `close`; all errors are SwitchErrors.
 
     `on_packet` gets every packet-in. `label` names the switch in errors. With `tls` the switch's certificate
@@ -175,9 +176,6 @@ class P4RuntimeClient:
             self._stream.cancel()
         if self._channel is not None:
             await self._channel.close(None)
-
-    async def __aenter__(self) -> P4RuntimeClient:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterable
-from types import TracebackType
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final
 
 from controller.telemetry import address as addresses
@@ -28,7 +28,7 @@ _JOIN_S: Final = 1.0
 _PATHS: Final = ("/", "/metrics")
 
 
-class MetricsServer:
+class MetricsServer(AbstractContextManager["MetricsServer"]):
     """Serves what `collect` yields at `address` ("unix:/path", "HOST:PORT"); MetricsError where it cannot.
 
     `collect` is called in this server's thread, once a request; a MetricsError of its is told to who asked.
@@ -51,12 +51,7 @@ class MetricsServer:
         )
         self._serving.start()
 
-    def __enter__(self) -> MetricsServer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Protocol, TypeVar
 
 from controller.api import controller_pb2 as pb
@@ -64,7 +63,7 @@ class ClusterGoneError(TopologyError):
     """The cluster that was looked at does not run any more."""
 
 
-class Asker:
+class Asker(contextlib.AbstractContextManager["Asker"]):
     """Asks one cluster, again and again, from one thread at a time. A context manager.
 
     `sparing`: not everything each time. The parameters besides the name are there for tests.
@@ -98,12 +97,7 @@ class Asker:
         self._agents: Answer[Mapping[WorkerKey, Agent]] | None = None
         self._links: Sequence[pb.Link] = ()
 
-    def __enter__(self) -> Asker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

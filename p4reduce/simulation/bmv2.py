@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ class Bmv2Error(Exception):
     """BMv2 cannot be started, or does not do what it is asked for."""
 
 
-class Bmv2:
+class Bmv2(AbstractContextManager["Bmv2"]):
     """`bench`: its wires; `echoes`: the nonces of which it told the controller, in order."""
 
     def __init__(self, ports: Sequence[int]) -> None:
@@ -72,9 +73,6 @@ class Bmv2:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Bmv2:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

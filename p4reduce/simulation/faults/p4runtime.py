@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,7 @@ _PROGRAM: Any = SimpleNamespace(
 )
 
 
-class Connection:
+class Connection(AbstractAsyncContextManager["Connection"]):
     """What `P4RuntimeClient` does, with a node of the simulation."""
 
     def __init__(self, node: SwitchNode, label: str, on_packet: Callable[[Any], None]) -> None:
@@ -41,9 +42,6 @@ class Connection:
         self._boot = node.boots
         self._broken: asyncio.Future[None] | None = None
         self._loop: Any = asyncio.get_running_loop()
-
-    async def __aenter__(self) -> Connection:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         if self.node.connection is self:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from ctypes import c_char, c_char_p, c_int, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, fields
 from functools import cache
@@ -111,7 +112,7 @@ class PlayProgress:
     error: str
 
 
-class FramePlayer:
+class FramePlayer(AbstractContextManager["FramePlayer"]):
     """Plays `packets` (of dtype PACKET, in the order of their times), whose bytes are in `data` (uint8).
 
     A context manager. Once it was stopped, these hold for each packet: `sent_ns` and `received_ns` (or
@@ -140,9 +141,6 @@ class FramePlayer:
         )
         if not self._player:
             raise PlayerError(error.value.decode())
-
-    def __enter__(self) -> FramePlayer:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
