@@ -12,7 +12,6 @@ installed, they are left out.
 from __future__ import annotations
 
 import importlib.util
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -220,7 +219,7 @@ def all_rows(
             yield from measure(typed, dtype, world_size, together=REAL)
 
 
-def main() -> int:
+def main() -> None:
     """Run, show and write it."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument(
@@ -249,8 +248,7 @@ def main() -> int:
     command.write(arguments.json, {"path_mtu": PATH_MTU, "rows": [asdict(row) for row in rows]})
     command.write_text(arguments.table, lambda: markdown(rows))
     command.write_text(arguments.figure, lambda: figure(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

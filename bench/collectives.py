@@ -13,12 +13,9 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -29,12 +26,10 @@ from host_agent.collectives.plan import Strategy, cheaper
 from host_agent.communicator import Communicator
 from host_agent.quantisation import BFLOAT16
 from host_agent.wire.aggregation import Kind
-from topologies import launch
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 
 Row = dict[str, Any]
-_ROOT: Final = str(Path(__file__).parents[1])
 WAYS: Final = (Strategy.IN_NETWORK, Strategy.RING)
 DTYPES: Final = {"float32": np.dtype(np.float32), "bfloat16": BFLOAT16}
 CALLS: Final = [
@@ -73,24 +68,7 @@ def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
     """In a rack of its own; the slowest worker's times."""
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=rate_mbit)
     with Fabric(options) as rack:
-        command = [sys.executable, "-m", "bench.collectives", "--rounds", str(rounds), "--join"]
-        processes = [
-            launch.start(
-                rack.state,
-                host,
-                [*command, rack.state.controller, str(rank), str(workers)],
-                env={"PYTHONPATH": _ROOT},  # bench is not installed
-                stdout=subprocess.PIPE,
-            )
-            for rank, host in enumerate(rack.state.hosts)
-        ]
-        try:
-            said = [process.communicate()[0] for process in processes]
-        finally:
-            launch.stop(rack.state, processes)
-    if any(process.returncode for process in processes):
-        raise SystemExit("a worker failed; what it said is above")
-    found = [json.loads(one) for one in said]
+        found = command.on_hosts(rack.state, "--rounds", str(rounds), "--join", rack.state.controller)
     for dtype, (kind, nbytes) in product(DTYPES, CALLS):
         times = {way: max(one[_name(dtype, kind, nbytes, way)] for one in found) for way in WAYS}
         chosen = cheaper(kind, nbytes, workers, scaled=kind in (Kind.ALL_REDUCE, Kind.REDUCE_SCATTER))
@@ -130,11 +108,11 @@ def main() -> None:
     """Run all, show and write them; with --join, be a worker of it."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way runs")
-    parser.add_argument("--join", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--join", metavar="CONTROLLER", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.join:
-        controller, rank, size = arguments.join
-        with Communicator.join(controller, job="both-ways", rank=int(rank), world_size=int(size)) as joined:
+        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        with Communicator.join(arguments.join, job="both-ways", rank=rank, world_size=size) as joined:
             print(json.dumps(measure(joined, arguments.rounds)))
         return
     found = [

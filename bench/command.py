@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,8 @@ from rich.table import Table
 
 from controller.config import Target
 from p4reduce.workloads.machine import machine
+from topologies import launch
+from topologies.state import ClusterState
 from topologies.switches import BMV2
 
 
@@ -48,6 +51,29 @@ def targets(console: Console) -> list[Target]:
         return [Target.EMBEDDED, Target.BMV2]
     console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
     return [Target.EMBEDDED]
+
+
+def on_hosts(cluster: ClusterState, *words: str, **environment: str) -> list[Any]:
+    """What this benchmark with these words prints in each host, as JSON. It has RANK and WORLD_SIZE, too."""
+    module = f"bench.{Path(sys.argv[0]).stem}"
+    common = {"PYTHONPATH": str(Path(__file__).parents[1]), "WORLD_SIZE": str(len(cluster.hosts))}
+    processes = [
+        launch.start(
+            cluster,
+            host,
+            [sys.executable, "-m", module, *words],
+            env={**common, "RANK": str(rank), **environment},  # bench is not installed
+            stdout=subprocess.PIPE,
+        )
+        for rank, host in enumerate(cluster.hosts)
+    ]
+    try:
+        said = [process.communicate()[0] for process in processes]
+    finally:
+        launch.stop(cluster, processes)
+    if any(process.returncode for process in processes):
+        raise SystemExit("a worker failed; what it said is above")
+    return [json.loads(one) for one in said]
 
 
 def table(title: str, words: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

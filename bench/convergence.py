@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -189,7 +188,7 @@ def figure(rows: Sequence[Row]) -> str:
     return drawing.figure(title, panels, colours)
 
 
-def main() -> int:
+def main() -> None:
     """Run, show and write it."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument("--seeds", type=int, default=8, help="how often each is trained, from 2 on")
@@ -225,8 +224,7 @@ def main() -> int:
     command.write_text(arguments.table, lambda: markdown(rows))
     if rows:
         command.write_text(arguments.figure, lambda: figure(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

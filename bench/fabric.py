@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -217,7 +216,7 @@ def show(figures: Sequence[Figure]) -> Table:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run the parts asked for."""
     parts: dict[str, Callable[[int, int], Iterator[Figure]]] = {
         "uplinks": uplinks,
@@ -236,8 +235,7 @@ def main() -> int:
             figures += parts[name](arguments.rounds, arguments.bytes)
     console.print(show(figures))
     command.write(arguments.json, {"figures": [asdict(row) for row in figures]})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -17,7 +17,6 @@ import contextlib
 import math
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -271,7 +270,7 @@ def figure(rows: Sequence[Row]) -> str:
     return drawing.figure("Goodput of all-reduce against packet loss", panels, colours)
 
 
-def main() -> int:
+def main() -> None:
     """Run, show and write it."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument("--rounds", type=int, default=3, help="how often each strategy runs at each loss")
@@ -298,8 +297,7 @@ def main() -> int:
     command.write(arguments.json, found)
     command.write_text(arguments.table, lambda: markdown(rows))
     command.write_text(arguments.figure, lambda: figure(rows))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

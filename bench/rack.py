@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import os
 import statistics
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -156,7 +155,7 @@ def show(figures: Sequence[Figure]) -> Table:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run the parts asked for."""
     parser = command.parser(__doc__)
     command.add_parts(parser, ("throughput", "latency"))
@@ -177,8 +176,7 @@ def main() -> int:
             figures += parts[name]()
     console.print(show(figures))
     command.write(arguments.json, {"figures": [asdict(row) for row in figures]})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

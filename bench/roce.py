@@ -16,7 +16,6 @@ import re
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
@@ -157,7 +156,7 @@ def show(figures: Sequence[dict[str, Any]]) -> Table:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run it on each switch that is here."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
@@ -173,8 +172,7 @@ def main() -> int:
             )
     console.print(show(figures))
     command.write(arguments.json, {"figures": figures})
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -10,7 +10,6 @@ Gbit/s, with DDP's overlap and without; how many times as long an iteration take
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -283,7 +282,7 @@ def _ratios(summed: Sequence[Summed], colours: dict[str, str], *, column: int) -
     return panel
 
 
-def main() -> int:
+def main() -> None:
     """Run, show and write it."""
     arguments = command.parser(__doc__, draws=True).parse_args()
     console = command.console(100)
@@ -304,8 +303,7 @@ def main() -> int:
     )
     command.write_text(arguments.table, lambda: markdown(trained, summed, found))
     command.write_text(arguments.figure, lambda: figure(trained, summed))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

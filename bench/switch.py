@@ -302,7 +302,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
+def main() -> None:
     """Run the parts asked for."""
     arguments = parse()
     console = command.console(180)
@@ -338,8 +338,7 @@ def main() -> int:
         "profiles": profiles,
     }
     command.write(arguments.json, report)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

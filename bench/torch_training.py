@@ -14,8 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +29,6 @@ from host_agent.netinfo import find_interface
 from p4reduce.workloads import replay
 from p4reduce.workloads.strategies import names
 from p4reduce.workloads.traffic.source import workload_of
-from topologies import launch
 from topologies.fabric import Fabric
 from topologies.rack import RackOptions
 
@@ -47,7 +44,6 @@ CASES: Final = (  # model, type, megabytes a bucket
     ("cnn", "float32", 25.0),
 )
 TRACED: Final = ("mlp", "float32", 25.0)
-_ROOT: Final = str(Path(__file__).parents[1])
 
 
 def train(backend: str, trace: Path | None) -> list[Row]:
@@ -230,31 +226,13 @@ def _replayed(rack: Fabric, trace: Path) -> float:
 def _one(rack: Fabric, words: list[str], port: int) -> list[Row]:
     """What rank 0 measures."""
     state = rack.state
-    command = [sys.executable, "-m", "bench.torch_training", "--train", *words]
-    processes = [
-        launch.start(
-            state,
-            host,
-            command,
-            env={
-                "PYTHONPATH": _ROOT,  # bench is not installed
-                "RANK": str(rank),
-                "WORLD_SIZE": str(len(state.hosts)),
-                "MASTER_ADDR": state.hosts[0].management_ip,
-                "MASTER_PORT": str(port),
-                "P4REDUCE_CONTROLLER": state.controller,
-            },
-            stdout=subprocess.PIPE,
-        )
-        for rank, host in enumerate(state.hosts)
-    ]
-    try:
-        said = [process.communicate()[0] for process in processes]
-    finally:
-        launch.stop(state, processes)
-    if any(process.returncode for process in processes):
-        raise SystemExit("a worker failed; what it said is above")
-    rows: list[Row] = json.loads(said[0])
+    rows: list[Row] = command.on_hosts(
+        state,
+        *("--train", *words),
+        MASTER_ADDR=state.hosts[0].management_ip,
+        MASTER_PORT=str(port),
+        P4REDUCE_CONTROLLER=state.controller,
+    )[0]
     return rows
 
 
