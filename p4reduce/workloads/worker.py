@@ -37,6 +37,11 @@ from p4reduce.workloads.tensors import check, digest, dtype_of, operation_of, te
 from p4reduce.workloads.training import train
 
 Answer = dict[str, Any]
+# Methods of Worker by which it is told what to do.
+_COMMANDS = (
+    *("join", "all_reduce", "train", "open", "time_sums"),
+    *("replay", "soak", "stream", "statistics", "leave"),
+)
 
 
 class Worker:
@@ -46,27 +51,15 @@ class Worker:
         self._communicator: Communicator | None = None
         self._reducers: dict[str, Reducer] = {}
         self._player = Player()
-        self._commands: dict[str, Callable[..., Answer]] = {
-            "join": self.join,
-            "all_reduce": self.all_reduce,
-            "train": self.train,
-            "open": self.open,
-            "time_sums": self.time_sums,
-            "replay": self.replay,
-            "soak": self.soak,
-            "stream": self.stream,
-            "statistics": self.statistics,
-            "leave": self.leave,
-        }
 
     def answer(self, command: dict[str, Any]) -> Answer:
         """Carry out one command."""
         arguments = dict(command)
         name = arguments.pop("do", None)
-        if name not in self._commands:
+        if name not in _COMMANDS:
             return {"error": {"kind": "WorkloadError", "text": f"there is no command {name!r}"}}
         try:
-            return {"ok": self._commands[name](**arguments)}
+            return {"ok": getattr(self, name)(**arguments)}
         except (CommunicatorError, WorkloadError) as error:
             return {"error": {"kind": type(error).__name__, "text": str(error)}}
         except Exception as error:  # noqa: BLE001 (a bug here has to reach whoever started the worker)
@@ -79,14 +72,10 @@ class Worker:
             raise WorkloadError("this worker is in a job already")
         self._communicator = MachineCommunicator.join(**arguments)
         ready = self._communicator.ready
+        same = ("job_id", "generation", "window", "message_packets", "path_mtu", "mode_reason")
         return {
-            "job_id": ready.job_id,
-            "generation": ready.generation,
-            "window": ready.window,
-            "message_packets": ready.message_packets,
-            "path_mtu": ready.path_mtu,
+            **{name: getattr(ready, name) for name in same},
             "mode": ready.mode.name.lower(),
-            "mode_reason": ready.mode_reason,
             "transport": self._communicator.transport.value,
         }
 
