@@ -28,6 +28,7 @@ from controller.switches.updates import UpdateKind
 PORT_DROPS = ("no_route", UNNAMED, "spoofed", "no_job", "bad_echo")
 _CHUNK_BYTES = 256
 _NOTHING = CounterCell(0, 0)
+_PLANNED = ("mode", "mode_reason", "window", "message_packets", "path_mtu", "selective")
 _CHANGES = {
     UpdateKind.INSERT: pb.Change.ADD,
     UpdateKind.MODIFY: pb.Change.CHANGE,
@@ -60,20 +61,9 @@ def job_info(registry: Registry, record: Record) -> pb.JobInfo:
     if record.ended_at is not None:
         info.ended_s_ago = max(0.0, now - record.ended_at)
     if job.plan is not None:
-        same = _named(
-            job.plan,
-            "job_id",
-            "generation",
-            "mode",
-            "mode_reason",
-            "window",
-            "message_packets",
-            "path_mtu",
-            "selective",
-        )
         info.MergeFrom(
             pb.JobInfo(
-                **same,
+                **_named(job.plan, "job_id", "generation", *_PLANNED),
                 ring=job.plan.ring or range(job.world_size),
                 renewals=job.plan.renewals,
                 renewal_reason=record.waits_for or job.plan.renewal_reason,
@@ -113,16 +103,7 @@ def jobs_info(registry: Registry, planes: Sequence[Record]) -> pb.JobInfo:
         places=[place for one in infos for place in one.places],
         renewals=max(one.renewals for one in infos),
         renewing=any(one.renewing for one in infos),
-        **_named(
-            first,
-            "mode",
-            "mode_reason",
-            "window",
-            "message_packets",
-            "path_mtu",
-            "selective",
-            "renewal_reason",
-        ),
+        **_named(first, *_PLANNED, "renewal_reason"),
     )
     info.spec.CopyFrom(first.spec)
     info.spec.name, info.spec.world_size = gang.name, first.spec.world_size * gang.planes
