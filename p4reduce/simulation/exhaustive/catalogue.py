@@ -5,25 +5,26 @@ from __future__ import annotations
 from typing import Any, Final
 
 from p4reduce.simulation.exhaustive.control import ControlExplorer
-from p4reduce.simulation.exhaustive.control_scopes import CONTROL_SCOPES, ControlScope
+from p4reduce.simulation.exhaustive.control_scopes import CONTROL_SCOPES
 from p4reduce.simulation.exhaustive.explorer import Explorer
+from p4reduce.simulation.exhaustive.found import Explored
 from p4reduce.simulation.exhaustive.scopes import SCOPES, Scope
 from p4reduce.simulation.exhaustive.search import Search
 
-ALL: Final[dict[str, Scope | ControlScope]] = {**SCOPES, **CONTROL_SCOPES}
+ALL: Final[dict[str, Explored]] = {**SCOPES, **CONTROL_SCOPES}
 
 
 class UnknownScopeError(ValueError):
     """There is no scope of that name."""
 
 
-def scope_of(name: str) -> Scope | ControlScope:
+def scope_of(name: str) -> Explored:
     """UnknownScopeError names those that there are."""
     if name not in ALL:
         raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(ALL)}")
     return ALL[name]
 
 
-def explorer_of(scope: Scope | ControlScope) -> Search[Any]:
+def explorer_of(scope: Explored) -> Search[Any]:
     """Whoever explores that."""
     return Explorer(scope) if isinstance(scope, Scope) else ControlExplorer(scope)

@@ -6,21 +6,12 @@ from array import array
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
+from p4reduce.simulation.exhaustive.control_scopes import ControlScope
+from p4reduce.simulation.exhaustive.scopes import Scope
 
-class Explored(Protocol):
-    """A scope."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def about(self) -> str: ...
-
-    def as_json(self) -> dict[str, Any]: ...
-
-    def in_words(self) -> str: ...
+Explored: TypeAlias = Scope | ControlScope
 
 
 @dataclass(frozen=True)
