@@ -93,14 +93,6 @@ def speedup_of_iteration(share: float, workers: int) -> float:
     return 1 / (1 - share + share / ring_to_in_network(workers))
 
 
-def share_for(speedup: float, workers: int) -> float | None:
-    """The share f at which S(f) is `speedup`; None where there is none."""
-    most = ring_to_in_network(workers)
-    if not 1 <= speedup <= most or most == 1:
-        return None
-    return (1 - 1 / speedup) / (1 - 1 / most)
-
-
 def _inside(shape: Shape) -> float:
     """Reduce-scatter and all-gather inside a machine: 2(n-1)/n of the tensor over each channel."""
     return ring_to_in_network(shape.gpus_per_host) / shape.k

@@ -12,7 +12,6 @@ from p4reduce.workloads.hierarchy import (
     ALL,
     Shape,
     link_bound_s,
-    share_for,
     speedup_of_iteration,
     tensors_of_time,
     tensors_per_nic,
@@ -84,13 +83,6 @@ def test_the_speedup_of_an_iteration() -> None:
     assert speedup_of_iteration(0.0, 8) == 1
     assert speedup_of_iteration(1.0, 8) == 1.75
     assert speedup_of_iteration(5 / 6, 6) == pytest.approx(1.5)  # the share 0.83 of six machines
-    for speedup in (1.0, 1.5, 1.7):
-        share = share_for(speedup, 8)
-        assert share is not None
-        assert speedup_of_iteration(share, 8) == pytest.approx(speedup)
-    assert share_for(1.7, 6) is None  # six machines gain 1.667 at most
-    assert share_for(0.9, 8) is None
-    assert share_for(1.0, 2) is None
 
 
 def test_strategies_by_name() -> None:
