@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from controller.api import controller_pb2 as pb
 from controller.api.admin import AdminClient
@@ -41,24 +41,6 @@ _AT_ONCE: Final = 8
 _PREFIX: Final = "p4reduce_agent_"
 
 
-class Admin(Protocol):
-    """What is used of the controller's client."""
-
-    def list_jobs(self) -> list[pb.JobInfo]: ...
-
-    def status(self) -> pb.Status: ...
-
-    def counters(self, job: str = "") -> list[pb.FlowCounters]: ...
-
-    def ports(self) -> list[pb.Port]: ...
-
-    def links(self) -> list[pb.Link]: ...
-
-    def slots(self, job: str = "") -> list[pb.Slot]: ...
-
-    def close(self) -> None: ...
-
-
 class ClusterGoneError(TopologyError):
     """The cluster that was looked at does not run any more."""
 
@@ -75,7 +57,7 @@ class Asker(contextlib.AbstractContextManager["Asker"]):
         *,
         sparing: bool = True,
         find: Callable[[str], ClusterState] = state.running,
-        admin: Callable[[str], Admin] = lambda target: AdminClient(target, timeout_s=TIMEOUT_S),
+        admin: Callable[[str], Any] = lambda target: AdminClient(target, timeout_s=TIMEOUT_S),
         interfaces: Callable[[ClusterState], Mapping[str, Any]] = wires.interfaces,
         agents: Callable[[ClusterState], dict[WorkerKey, Agent]] | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -88,7 +70,7 @@ class Asker(contextlib.AbstractContextManager["Asker"]):
         self._ask_agents = agents or read_agents
         self._clock = clock
         self._cluster: ClusterState | None = None
-        self._admin: Admin | None = None
+        self._admin: AdminClient | None = None
         self._slots_due = 0.0
         self._flows: Answer[Sequence[pb.FlowCounters]] | None = None
         self._ports: Answer[Sequence[pb.Port]] | None = None
@@ -125,7 +107,7 @@ class Asker(contextlib.AbstractContextManager["Asker"]):
             self.close()  # gRPC would wait longer and longer before it tries again
             raise
 
-    def _ask(self, cluster: ClusterState, admin: Admin, started: float) -> Reading:
+    def _ask(self, cluster: ClusterState, admin: AdminClient, started: float) -> Reading:
         remarks: list[str] = []
         jobs, status = admin.list_jobs(), admin.status()
         placed = [job for job in jobs if job.places]
@@ -159,7 +141,7 @@ class Asker(contextlib.AbstractContextManager["Asker"]):
     def _is_due(self, last: Answer[Any] | None, now: float, period_s: float) -> bool:
         return last is None or not self._sparing or now - last.at >= period_s
 
-    def _ask_for_slots(self, admin: Admin, jobs: Sequence[pb.JobInfo], remarks: list[str]) -> None:
+    def _ask_for_slots(self, admin: AdminClient, jobs: Sequence[pb.JobInfo], remarks: list[str]) -> None:
         started = self._clock()
         if not jobs:
             self._slots = None
@@ -186,7 +168,7 @@ def _next(before: Answer[T] | None, at: float, value: T) -> Answer[T]:
     return Answer(at, value) if before is None else before.then(at, value)
 
 
-def _counters(admin: Admin, jobs: Sequence[pb.JobInfo], remarks: list[str]) -> list[pb.FlowCounters]:
+def _counters(admin: AdminClient, jobs: Sequence[pb.JobInfo], remarks: list[str]) -> list[pb.FlowCounters]:
     """Of all jobs; where a leaf is away, of those that do without it."""
     if not jobs:
         return []
