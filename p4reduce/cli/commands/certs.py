@@ -29,11 +29,6 @@ COLUMNS = (
 )
 
 
-@app.callback()
-def group() -> None:
-    """Certificates for TLS: make, show. docs/security.md tells where each of them goes."""
-
-
 @app.command("make")
 def make(
     directory: Annotated[

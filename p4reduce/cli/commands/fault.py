@@ -73,11 +73,6 @@ FAULTS = (
 )
 
 
-@app.callback()
-def group() -> None:
-    """Make the running cluster fail on purpose, at chosen places, repeatably: a seed decides all chance."""
-
-
 @app.command("packets")
 def packets(
     link: LinkName,

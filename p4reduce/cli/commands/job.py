@@ -90,11 +90,6 @@ GPUS = (
 )
 
 
-@app.callback()
-def group() -> None:
-    """Jobs at the controller: create, list, show, delete, clear."""
-
-
 @app.command("create")
 def create(
     name: Name,

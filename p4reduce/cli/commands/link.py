@@ -16,11 +16,6 @@ app = typer.Typer(no_args_is_help=True, help="Take links between switches down, 
 Link = Annotated[str, typer.Argument(metavar="LINK", help="The link of two switches: l1:s2.")]
 
 
-@app.callback()
-def group() -> None:
-    """Take links between switches down, and up again ('p4reduce show links' has their state)."""
-
-
 @app.command("down")
 def down(link: Link, cluster: ClusterOption = None) -> None:
     """Take a link down, both ends: it carries nothing until it is up again."""

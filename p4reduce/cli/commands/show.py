@@ -72,11 +72,6 @@ LINKS = (
 )
 
 
-@app.callback()
-def group() -> None:
-    """What the switches hold: flows, slots, counters, ports, and the links between them."""
-
-
 @app.command("flows")
 def flows(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
     """The RoCE connections that the switches aggregate."""

@@ -101,11 +101,6 @@ class Wanted:
         }
 
 
-@app.callback()
-def group() -> None:
-    """Bring a cluster up: 'up rack', 'up spine-leaf', or 'up CLUSTER.yaml'."""
-
-
 @app.command("rack")
 @fabrics.grouped
 def rack(
