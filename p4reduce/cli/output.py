@@ -23,6 +23,11 @@ Row = dict[str, Any]
 Say = Callable[[str], None]
 
 
+def named(source: object, *names: str) -> Row:
+    """What has the same name in a row."""
+    return {name: getattr(source, name) for name in names}
+
+
 def complain(text: str) -> None:
     """An error, on stderr."""
     _console(stderr=True).print(

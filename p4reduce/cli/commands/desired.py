@@ -17,7 +17,7 @@ from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
 from p4reduce.cli.failing import EXIT_ERROR
 from p4reduce.cli.options import ClusterOption, JsonFlag
-from p4reduce.cli.output import Column, Row
+from p4reduce.cli.output import Column, Row, named
 from topologies.errors import TopologyError
 
 EXIT_CHANGES = 2  # terraform plan's
@@ -94,14 +94,8 @@ def revisions(
 ) -> None:
     """What was applied when; with a number, that revision's document."""
     with client(cluster) as admin:
-        rows: list[Row] = [
-            {
-                "number": revision.number,
-                "applied_at": revision.applied_at,
-                "current": revision.current,
-                "document": revision.document,
-            }
-            for revision in admin.revisions()
+        rows = [
+            named(revision, "number", "applied_at", "current", "document") for revision in admin.revisions()
         ]
     if number is None:
         output.show_rows(rows, _REVISIONS, title="Revisions", as_json=json)
@@ -119,10 +113,7 @@ def report_row(report: pb.PlanReport) -> Row:
     """A PlanReport as JSON has it."""
     switches: list[Row] = [
         {
-            "name": switch.name,
-            "connected": switch.connected,
-            "state": switch.state,
-            "unchanged": switch.unchanged,
+            **named(switch, "name", "connected", "state", "unchanged"),
             "error": switch.error or None,
             "changes": [_change_row(change) for change in switch.changes],
         }
@@ -146,12 +137,10 @@ def report_row(report: pb.PlanReport) -> Row:
 def _change_row(change: pb.Change) -> Row:
     return {
         "kind": pb.Change.Kind.Name(change.kind).lower(),
-        "what": change.what,
-        "key": change.key,
+        **named(change, "what", "key"),
         "before": change.before or None,
         "after": change.after or None,
-        "drift": change.drift,
-        "applied": change.applied,
+        **named(change, "drift", "applied"),
         "error": change.error or None,
     }
 

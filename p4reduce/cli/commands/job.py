@@ -19,7 +19,7 @@ from controller.api.messages import MAX_PLANES
 from p4reduce.cli import output
 from p4reduce.cli.controlling import ClusterAdmin
 from p4reduce.cli.options import ClusterOption, JsonFlag, Selective
-from p4reduce.cli.output import Column, Row
+from p4reduce.cli.output import Column, Row, named
 from p4reduce.doctor import words
 from topologies import state
 from topologies.errors import TopologyError
@@ -255,12 +255,12 @@ def gang_row(planes: list[Row]) -> Row:
 def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
     """A JobInfo as JSON has it; `switches` has the switch that each host is on."""
     asked = job.spec
-    gang = (
-        {"name": asked.gang.name, "plane": asked.gang.plane, "planes": asked.gang.planes}
-        if asked.HasField("gang")
-        else None
-    )
-    places = [_place_row(place) for place in job.places]
+    gang = named(asked.gang, "name", "plane", "planes") if asked.HasField("gang") else None
+    places = [
+        {**named(place, "switch", "role", "first_slot", "slots"), "ranks": list(place.ranks)}
+        for place in job.places
+    ]
+    queued = named(job.waitlisted, "position", "reason", "waiting_s") if job.HasField("waitlisted") else None
     return {
         "name": asked.name,
         "phase": pb.Phase.Name(job.phase).lower(),
@@ -269,21 +269,14 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
         "tenant": asked.tenant or "default",
         "mode": _mode(job.mode or asked.mode),
         "mode_reason": job.mode_reason,
-        "job_id": job.job_id,
-        "generation": job.generation,
-        "window": job.window,
-        "message_packets": job.message_packets,
-        "path_mtu": job.path_mtu,
+        **named(job, "job_id", "generation", "window", "message_packets", "path_mtu"),
         "slots": sum(place["slots"] for place in places),
         "places": places,
         "ring": list(job.ring),
-        "waitlisted": _waitlisted_row(job.waitlisted) if job.HasField("waitlisted") else None,
+        "waitlisted": queued,
         "selective": _selective(job, asked),
-        "elastic": asked.elastic,
-        "min_workers": asked.min_workers,
-        "renewals": job.renewals,
-        "renewal_reason": job.renewal_reason,
-        "renewing": job.renewing,
+        **named(asked, "elastic", "min_workers"),
+        **named(job, "renewals", "renewal_reason", "renewing"),
         "awaited": list(job.awaited),
         "ended": job.ended.reason if job.HasField("ended") else None,
         "workers": [_worker_row(worker, switches, gang) for worker in job.workers],
@@ -299,30 +292,16 @@ def _selective(job: Any, asked: Any) -> bool | None:
     return bool(asked.selective) if asked.HasField("selective") else None
 
 
-def _place_row(place: Any) -> Row:
-    names = ("switch", "role", "first_slot", "slots")
-    return {**{name: getattr(place, name) for name in names}, "ranks": list(place.ranks)}
-
-
-def _waitlisted_row(entry: Any) -> Row:
-    return {"position": entry.position, "reason": entry.reason, "waiting_s": entry.waiting_s}
-
-
 def _worker_row(info: Any, switches: Mapping[str, str], gang: Row | None) -> Row:
     worker = info.worker
     return {
         "rank": worker.rank,
         "host": info.host,
-        "hostname": worker.hostname,
-        "ip": worker.ip,
-        "mac": worker.mac,
+        **named(worker, "hostname", "ip", "mac"),
         "switch": switches.get(info.host, ""),
         "port": info.port,
-        "qpn_out": worker.qpn_out,
-        "psn_out": worker.psn_out,
-        "qpn_in": worker.qpn_in,
-        "connected": info.connected,
-        "heard_s_ago": info.heard_s_ago,
+        **named(worker, "qpn_out", "psn_out", "qpn_in"),
+        **named(info, "connected", "heard_s_ago"),
         "machine": None if gang is None else worker.rank,
         "local_rank": None if gang is None else gang["plane"],
     }

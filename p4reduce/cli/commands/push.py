@@ -14,7 +14,7 @@ from controller.switches.pipeline import Program, push_to
 from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
 from p4reduce.cli.options import ClusterOption, JsonFlag, P4InfoFile, ProgramFile
-from p4reduce.cli.output import Column, Row
+from p4reduce.cli.output import Column, Row, named
 
 SWITCHES = (
     Column("name", "switch"),
@@ -65,8 +65,7 @@ def push(
 
 def switch_row(switch: object) -> Row:
     """A SwitchInfo as JSON has it."""
-    names = ("name", "address", "device_id", "target", "connected", "state", "program_sha256")
-    return {name: getattr(switch, name) for name in names}
+    return named(switch, "name", "address", "device_id", "target", "connected", "state", "program_sha256")
 
 
 def _push_to(

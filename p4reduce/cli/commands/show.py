@@ -10,7 +10,7 @@ import typer
 from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
 from p4reduce.cli.options import ClusterOption, JsonFlag
-from p4reduce.cli.output import Column, Row
+from p4reduce.cli.output import Column, Row, named
 from p4reduce.workloads.counters import AGAIN, MEANING, SENT_AGAIN
 from topologies import state, wires
 
@@ -134,21 +134,18 @@ def links(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
 
 def flow_row(flow: Any) -> Row:
     """A Flow as JSON has it."""
-    names = (
+    return named(
+        flow,
         *("job", "generation", "rank", "switch", "index", "ingress_port", "egress_port"),
         *("src_ip", "dst_ip", "dest_qp", "ack_qp", "first_psn", "on_switch"),
     )
-    return {name: getattr(flow, name) for name in names}
 
 
 def slot_row(slot: Any) -> Row:
     """A Slot as JSON has it. `bitmap` has a bit for each rank, on a spine too: rank 0 is the lowest."""
-    names = (
-        *("switch", "role", "index", "job", "tenant", "generation", "message", "state"),
-        *("age_s", "bytes", "chunks", "flags"),
-    )
     return {
-        **{name: getattr(slot, name) for name in names},
+        **named(slot, "switch", "role", "index", "job", "tenant", "generation", "message", "state"),
+        **named(slot, "age_s", "bytes", "chunks", "flags"),
         "tenant": slot.tenant or "default",
         "bitmap": f"{sum(1 << rank for rank in slot.ranks):#x}",
         "ranks": list(slot.ranks),
@@ -159,20 +156,14 @@ def slot_row(slot: Any) -> Row:
 def counters_row(flow: Any) -> Row:
     """A flow's counters as JSON has them."""
     return {
-        "job": flow.job,
-        "generation": flow.generation,
-        "rank": flow.rank,
-        "switch": flow.switch,
-        "counters": {
-            name: {"packets": value.packets, "bytes": value.bytes}
-            for name, value in sorted(flow.counters.items())
-        },
+        **named(flow, "job", "generation", "rank", "switch"),
+        "counters": {name: named(value, "packets", "bytes") for name, value in sorted(flow.counters.items())},
     }
 
 
 def port_row(port: Any) -> Row:
     """A Port as JSON has it."""
-    row: Row = {name: getattr(port, name) for name in ("switch", "port", "host", "ip", "mac", "peer")}
+    row = named(port, "switch", "port", "host", "ip", "mac", "peer")
     for way in ("received", "sent", "no_route"):
         value = getattr(port, way)
         row |= {f"{way}_packets": value.packets, f"{way}_bytes": value.bytes}
@@ -190,10 +181,7 @@ def link_row(wire: wires.Wire, known: Any | None) -> Row:
     link = wire.link
     return {
         "link": link.name,
-        "a": link.a,
-        "a_port": link.a_port,
-        "b": link.b,
-        "b_port": link.b_port,
+        **named(link, "a", "a_port", "b", "b_port"),
         "is_up": wire.is_up,
         "usable": None if known is None else known.up and "drained" not in known.state,
         "state": "" if known is None else known.state,
