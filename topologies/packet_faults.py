@@ -103,11 +103,7 @@ class Place(NamedTuple):
 
 def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
     """Where a fault takes place. TopologyError names the links there are; UnsupportedError: no switch can."""
-    there = [
-        place
-        for place in _links(cluster, fault.link, fault.direction)
-        if fault.direction in (BOTH, place.way)
-    ]
+    there = [place for place in _links(cluster, fault.link) if fault.direction in (BOTH, place.way)]
     if not there:
         raise TopologyError(
             f"no link {fault.link!r} has a direction {fault.direction}: hosts' links have "
@@ -125,7 +121,7 @@ def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
     return found
 
 
-def _links(cluster: ClusterState, name: str, direction: str) -> Iterator[Place]:
+def _links(cluster: ClusterState, name: str) -> Iterator[Place]:
     """Every direction of the links of that name."""
     hosts = {host.name: host for host in cluster.hosts}
     name = cluster.host_link(name) or name

@@ -285,7 +285,7 @@ def _running(
         waited = max(waited, opened.age_s)
     dead = [found for found in causes if found.weight == 0]
     if moved and not dead and not broken:
-        yield _moving(facts, name, ranks, infra)
+        yield _moving(facts, name, ranks)
         yield from (_as_finding(name, c, Severity.WARNING) for c in causes if c.weight == 1)
         return
     is_waiting = bool(dead or broken) or (waited >= PATIENCE_S and not moved)
@@ -293,11 +293,10 @@ def _running(
         yield _idle(name, ranks)
         yield from (_as_finding(name, c, Severity.WARNING) for c in causes if c.code == "worker-silent")
         return
-    yield _waiting(facts, name, ranks, opened, causes, broken, waited, infra)
+    yield _waiting(name, ranks, opened, causes, broken, waited, infra)
 
 
 def _waiting(
-    facts: Facts,
     name: str,
     ranks: Sequence[Rank],
     opened: Open | None,
@@ -380,7 +379,7 @@ def _unexplained(
     return error(code=code, says=says, job=name, rank=rank, evidence=status, do=do)
 
 
-def _moving(facts: Facts, name: str, ranks: Sequence[Rank], infra: Sequence[Finding]) -> Finding:
+def _moving(facts: Facts, name: str, ranks: Sequence[Rank]) -> Finding:
     """It goes on."""
     told = [rank for rank in ranks if rank.status is not None and rank.earlier is not None]
     says = f"job {name} runs"

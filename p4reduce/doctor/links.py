@@ -158,7 +158,7 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
                 code="loss",
                 says=f"link {name} loses packets {direction.words}: {lost} in {words.seconds(facts.seconds)}",
                 where=name,
-                evidence=(*_counts(direction, facts), *_resent(facts, host.name)),
+                evidence=(*_counts(direction), *_resent(facts, host.name)),
                 do=(
                     f"p4reduce exec {host.name} ip -s link show dev {host.interface}  (and the cable, the "
                     f"port)",
@@ -218,7 +218,7 @@ def _port_count(observation: Observation, port: tuple[str, int], side: str) -> i
     return sum(number for name, number in losses.items() if name.startswith(f"{side}."))
 
 
-def _counts(direction: _Direction, facts: Facts) -> tuple[str, ...]:
+def _counts(direction: _Direction) -> tuple[str, ...]:
     said = []
     if direction.bounds.lost:
         said.append(

@@ -85,7 +85,7 @@ def build(scratch: Path, files: Path, *, progress: Progress) -> Path:
     progress("its kernel")
     _kernel(steps, scratch, root, result)
     progress(f"Python wheels: {', '.join(PYTHON_PACKAGES)}")
-    _wheels(steps, scratch, root)
+    _wheels(steps, root)
     progress("its root file system")
     _own_files(steps, root, files)
     _prune(root)
@@ -233,7 +233,7 @@ def closure(modules_dep: str, wanted: tuple[str, ...]) -> set[str]:
     return keep
 
 
-def _wheels(steps: Steps, scratch: Path, root: Path) -> None:
+def _wheels(steps: Steps, root: Path) -> None:
     """Wheels for the image's Python, whatever the host's is."""
     target = root / WHEELS_DIRECTORY[1:]
     steps.fetch(

@@ -96,7 +96,7 @@ def _reasons(run: Run, switched: Result, rival: Result, gain: float) -> tuple[st
         *_workers_reason(switched),
         *_computing_reason(run, switched, rival, gain),
         *([] if _mostly_computes(run, rival) else _latency_reason(switched, rival)),
-        *_bytes_reason(run, switched, rival, gain),
+        *_bytes_reason(switched, rival, gain),
         *_distance_reason(switched),
         *_hierarchy_reason(run),
         *_others_reason(run, switched, rival),
@@ -179,7 +179,7 @@ def _or_no_time(value: float | None) -> str:
     return seconds(value) if value is not None else "no time"
 
 
-def _bytes_reason(run: Run, switched: Result, rival: Result, gain: float) -> list[str]:
+def _bytes_reason(switched: Result, rival: Result, gain: float) -> list[str]:
     if _latency_bound(switched) or switched.workers <= 2:
         return []
     few, many = reading.busiest(switched.bytes_per_link), reading.busiest(rival.bytes_per_link)
