@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import functools
 import json
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from types import UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar
 
+from controller.plain import read
 from controller.security.files import VARIABLE as TLS_VARIABLE
 from controller.security.places import worker_directory
 from topologies.errors import TopologyError
@@ -279,7 +278,7 @@ def load(name: str) -> ClusterState | None:
     except json.JSONDecodeError as error:
         raise TopologyError(f"{path} is damaged ({error}): remove {path.parent}") from error
     try:
-        decoded: ClusterState = _decode(ClusterState, raw)
+        decoded: ClusterState = read(ClusterState, raw)
         return decoded
     except (TypeError, KeyError, ValueError) as error:
         raise TopologyError(
@@ -342,22 +341,3 @@ def _ready(state: ClusterState) -> ClusterState:
     if not state.ready:
         raise TopologyError(f"cluster {state.name} is still coming up: try again in a moment")
     return state
-
-
-_hints: Final[Callable[[Any], dict[str, Any]]] = functools.cache(get_type_hints)
-
-
-def _decode(kind: Any, raw: Any) -> Any:
-    """A value of type `kind` from what `asdict` and JSON made of it; KeyError, TypeError, ValueError."""
-    if get_origin(kind) is UnionType:  # or None
-        return None if raw is None else _decode(get_args(kind)[0], raw)
-    if get_origin(kind) is list:
-        return [_decode(get_args(kind)[0], item) for item in raw]
-    if get_origin(kind) is dict:
-        key, value = get_args(kind)
-        return {key(name): _decode(value, item) for name, item in raw.items()}
-    if is_dataclass(kind):
-        made: Any = kind
-        hints = _hints(made)
-        return made(**{name: _decode(hints[name], item) for name, item in raw.items()})
-    return kind(raw) if issubclass(kind, Enum) else raw

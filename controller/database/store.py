@@ -10,16 +10,11 @@ more than one a second for its whole life.
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import sqlite3
 import time
-import types
-import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field, fields, is_dataclass
-from enum import IntEnum
-from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +23,7 @@ from controller.database.revisions import SCHEMA as _REVISIONS
 from controller.entries import Entry, from_json, to_json
 from controller.jobs.effects import Superseded
 from controller.jobs.specs import Member, Phase, Plan
+from controller.plain import read
 from controller.slots.allocation import Allocation
 from controller.slots.allocator import Region
 
@@ -234,7 +230,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def specs(self) -> list[JobSpec]:
         """All of them."""
         rows = self._db.execute("SELECT spec FROM specs ORDER BY name")
-        return [_read(JobSpec, json.loads(text)) for (text,) in rows]
+        return [read(JobSpec, json.loads(text)) for (text,) in rows]
 
     # Jobs that have a plan.
 
@@ -365,10 +361,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
         ).fetchall()
         return [
             StoredJob(
-                spec=_read(JobSpec, spec),
+                spec=read(JobSpec, spec),
                 explicit=bool(explicit),
-                plan=_read(Plan, plan),
-                workers=tuple((_read(Member, member), bytes.fromhex(token)) for member, token, *_ in workers),
+                plan=read(Plan, plan),
+                workers=tuple((read(Member, member), bytes.fromhex(token)) for member, token, *_ in workers),
                 dropped={bytes.fromhex(token): why[0] for _, token, *why in workers if why},
                 phase=Phase(phase),
                 outcome=_outcome(outcome),
@@ -454,23 +450,6 @@ def _plain(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: getattr(value, f.name) for f in fields(value)}
     return value.hex() if isinstance(value, bytes) else str(value)
-
-
-_hints: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
-
-
-def _read(hint: Any, value: Any) -> Any:
-    """A value of that type; fields that are not there have their defaults."""
-    if isinstance(hint, types.UnionType):
-        hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
-    if value is None:
-        return None
-    if typing.get_origin(hint) is tuple:
-        return tuple(_read(typing.get_args(hint)[0], item) for item in value)
-    if is_dataclass(hint):
-        made: Any = hint
-        return made(**{name: _read(_hints(hint)[name], given) for name, given in value.items()})
-    return hint(value) if issubclass(hint, IntEnum | IPv4Address) else value
 
 
 def _outcome_text(outcome: Outcome, *, deleted: bool = False) -> str | None:
