@@ -35,8 +35,7 @@ from p4reduce.torch.alone import Alone
 from p4reduce.torch.by_gloo import ByGloo
 from p4reduce.torch.line import Call, Line
 from p4reduce.torch.routes import Routes, operation_of
-from p4reduce.torch.staging import Staging
-from p4reduce.torch.transfer import Transfer
+from p4reduce.torch.transfer import Staging, Transfer
 from p4reduce.torch.views import numbers, raw, require_dense
 from p4reduce.torch.work import Work
 

@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed: 'make glo
 import torch.distributed as dist
 
 from p4reduce.torch.process_group import P4ReduceProcessGroup
-from p4reduce.torch.staging import Staging
+from p4reduce.torch.transfer import Staging
 from tests.p4reduce.torch.ranks import Ranks
 
 CPU = torch.device("cpu")
