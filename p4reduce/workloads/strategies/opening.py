@@ -2,20 +2,64 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Strategy, Wire
 from host_agent.communicator import Communicator
 from host_agent.machine.communicator import MachineCommunicator
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.references import Racks, Reference, of_the_job
 from p4reduce.workloads.strategies import names
 from p4reduce.workloads.strategies.gloo import Gloo
 from p4reduce.workloads.strategies.halving_doubling import HalvingDoubling, plan
 from p4reduce.workloads.strategies.machines import FlatRing, ReduceBroadcast, on_machines
-from p4reduce.workloads.strategies.of_the_job import JobReducer
 from p4reduce.workloads.strategies.pairs import Pairs
 from p4reduce.workloads.strategies.parameter_server import SERVER, ParameterServer, SwitchedParameterServer
 from p4reduce.workloads.strategies.reducer import Reducer
+
+
+class JobReducer:
+    """The job's own all-reduce: by the switches, or around the ring.
+
+    Over its connections; whoever joined it leaves it. `how`: more arguments of its all_reduce.
+    """
+
+    def __init__(
+        self, communicator: Communicator, strategy: Strategy, wire: Wire = Wire.FULL, **how: Any
+    ) -> None:
+        self.rank = communicator.rank
+        self.world_size = communicator.world_size
+        self._communicator = communicator
+        self._strategy, self._wire = strategy, wire
+        self._how: dict[str, Any] = {"strategy": strategy, "wire": wire, **how}
+
+    def start(self, array: NDArray[Any]) -> Future[Any]:
+        """Sum `array` over all ranks, in place."""
+        return self._communicator.all_reduce(array, out=array, **self._how, async_op=True)
+
+    def sum(self, array: NDArray[Any]) -> None:
+        """As `start`, and wait."""
+        self._communicator.all_reduce(array, out=array, **self._how)
+
+    def barrier(self) -> None:
+        """Return when all ranks have called it."""
+        self._communicator.barrier(async_op=True).result()
+
+    def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
+        """What its sums have to be, bit for bit."""
+        return of_the_job(self._communicator, self._strategy, racks, dtype, self._wire)
+
+    def retransmissions(self) -> int:
+        """Packets sent again on the job's connections."""
+        return self._communicator.statistics().retransmissions
+
+    def close(self) -> None:
+        """Nothing of its own."""
 
 
 def open_reducer(
