@@ -9,11 +9,13 @@ from typing import Any, Protocol
 
 import grpc
 from finsy.proto import p4r
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import DuplicateEntry, EntryInUse, TableError, TableFull, UnknownEntry
 from soft_switch.server.arrays import Counters, Registers
-from soft_switch.server.device_config import unwrap
 from soft_switch.server.digests import Digests
 from soft_switch.server.errors import P4RuntimeError, invalid, unimplemented
 from soft_switch.server.meters import DirectMeters, Meters
@@ -27,6 +29,7 @@ from soft_switch.server.tables import DirectCounters, Tables
 from soft_switch.server.value_sets import ValueSets
 
 LOG = logging.getLogger(__name__)
+_DEVICE_DATA = 3
 
 # What a data plane says, as the code a controller acts on.
 DATA_PLANE_ERRORS = (
@@ -54,11 +57,29 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
     if not message.p4_device_config:
         raise invalid("the forwarding pipeline config has no p4_device_config: it is p4c's BMv2 JSON")
     schema = parse_p4info(message.p4info)
-    device_config = unwrap(message.p4_device_config)
+    device_config = _unwrap(message.p4_device_config)
     schema = add_program(schema, device_config)
     kept = p4r.ForwardingPipelineConfig()
     kept.CopyFrom(message)
     return PipelineConfig(kept, device_config, schema)
+
+
+def _unwrap(data: bytes) -> bytes:
+    """The program in a `p4.tmp.P4DeviceConfig`; anything else as it is.
+
+    Older clients send that, which simple_switch_grpc calls deprecated and takes:
+
+        message P4DeviceConfig { bool reassign = 1; Extras extras = 2; bytes device_data = 3; }
+    """
+    if data.lstrip()[:1] == b"{":
+        return data
+    try:
+        fields = UnknownFieldSet(Empty.FromString(data))
+    except DecodeError:
+        return data
+    items = (fields[number] for number in range(len(fields)))
+    found = [item.data for item in items if item.field_number == _DEVICE_DATA]
+    return found[-1] if found and isinstance(found[-1], bytes) else data
 
 
 class EntityHandler(Protocol):
