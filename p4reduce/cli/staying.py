@@ -18,11 +18,9 @@ from topologies.state import ClusterState, running
 Prepare = Callable[[ClusterState], None]
 
 
-def _nothing(cluster: ClusterState) -> None:
-    """What is to be done on most clusters before anybody uses them."""
-
-
-def stay(options: FabricOptions, commands: Any, *, detach: bool, prepare: Prepare = _nothing) -> None:
+def stay(
+    options: FabricOptions, commands: Any, *, detach: bool, prepare: Prepare = lambda cluster: None
+) -> None:
     """Bring it up and do `prepare` on it; until one leaves the prompt, which takes `commands`.
 
     `detach`: it runs on by itself.
