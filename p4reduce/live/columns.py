@@ -283,3 +283,27 @@ def second_line(view: View) -> str:
 
 def _plural(number: int, word: str) -> str:
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def frame(view: View) -> str:
+    """All tables as plain text, for pipes and terminals that can nothing else."""
+    parts = [f"{headline(view)}\n{second_line(view)}"]
+    parts += [f"{table.title}\n{_lines(table, table.rows(view))}" for table in TABLES]
+    if view.remarks:
+        parts.append("\n".join(view.remarks))
+    return "\n\n".join(parts)
+
+
+def _lines(table: Table, rows: Sequence[Row]) -> str:
+    if not rows:
+        return f"  {table.empty}"
+    cells = [[column.heading for column in table.columns], *(table.cells(row) for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(table.columns))]
+    lines = []
+    for line in cells:
+        words = [
+            word.rjust(width) if column.right else word.ljust(width)
+            for word, width, column in zip(line, widths, table.columns, strict=True)
+        ]
+        lines.append("  " + "  ".join(words).rstrip())
+    return "\n".join(lines)

@@ -41,7 +41,7 @@ def top(
 
     name = state.controlled(cluster).name
     if once or json:
-        from p4reduce.live.text import frame
+        from p4reduce.live.columns import frame
         from p4reduce.live.view import view
 
         with Asker(name, sparing=False) as asker:

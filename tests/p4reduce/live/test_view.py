@@ -9,9 +9,9 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from p4reduce.live import columns
+from p4reduce.live.columns import frame
 from p4reduce.live.faults import AGENT_EVENTS, EVENTS, PORT_EVENTS, Row
 from p4reduce.live.reading import Agent, Answer, slot_use
-from p4reduce.live.text import frame
 from p4reduce.live.view import View, view
 from tests.p4reduce.live import clusters
 from tests.p4reduce.live.clusters import flow, job, line, reading
