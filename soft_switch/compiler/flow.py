@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 
 from soft_switch.bmv2.program import Action, Bmv2Program, Pipeline
 from soft_switch.bmv2.syntax import Const, Field, Header, Primitive
@@ -34,20 +35,22 @@ def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
             yield table.info.name, None, table.next_miss if table.by_hit else table.base_next
 
 
+def as_number(bits: dict[Variable, int], variables: Iterable[Variable]) -> int:
+    """A set as a number: each variable has a bit, kept in `bits`, where new ones get the next."""
+    result = 0
+    for variable in variables:
+        result |= 1 << bits.setdefault(variable, len(bits))
+    return result
+
+
 def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]) -> frozenset[int]:
     """The `id` of each primitive call before which no way through the program writes what it writes.
 
     `targets` says what a call can write; the parser counts as if it wrote everything it can write,
     and so do the meters of tables and what copies of a packet keep.
     """
-    bits: dict[Variable, int] = {}  # sets of variables are numbers here, with a bit for each
-
-    def number(variables: Iterable[Variable]) -> int:
-        result = 0
-        for variable in variables:
-            result |= 1 << bits.setdefault(variable, len(bits))
-        return result
-
+    bits: dict[Variable, int] = {}
+    number = partial(as_number, bits)
     written = number(_parser_writes(program, targets)) | number(_other_writes(program))
     in_action = {
         index: number(itertools.chain.from_iterable(targets(call) for call in action.primitives))

@@ -7,13 +7,14 @@ through the program it is read before it is written, and copying only if egress 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from soft_switch.bmv2.program import Bmv2Program, ParserState, Pipeline
 from soft_switch.bmv2.syntax import Field
 from soft_switch.compiler.effects import ENDING, Effects, EffectsFinder, sequence
-from soft_switch.compiler.flow import Variable, edges
+from soft_switch.compiler.flow import Variable, as_number, edges
 
 END = None
 
@@ -138,14 +139,8 @@ def _live(
     first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[Variable]
 ) -> frozenset[Variable]:
     """What is live at the start, given what is live at the end."""
-    bits: dict[Variable, int] = {}  # sets of variables are numbers here, with a bit for each
-
-    def number(variables: Iterable[Variable]) -> int:
-        result = 0
-        for variable in variables:
-            result |= 1 << bits.setdefault(variable, len(bits))
-        return result
-
+    bits: dict[Variable, int] = {}
+    number = partial(as_number, bits)
     ways_of = {
         name: [(number(way.effects.reads), ~number(way.effects.writes), way.following) for way in ways]
         for name, ways in reversed(list(nodes.items()))
