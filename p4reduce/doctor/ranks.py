@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from controller.api import controller_pb2 as pb
@@ -157,13 +158,12 @@ def cause(
     is_elastic: bool = False,
 ) -> Cause | None:
     """What is the matter with a rank; None where nothing is, as far as can be seen."""
-    process, s, info = rank.process, rank.status, rank.info
+    process, s, info, because = rank.process, rank.status, rank.info, partial(Cause, rank=rank)
     if process is not None and process.state is ProcessState.GONE and _is_heard(info):
         process = None  # that was its predecessor, of an earlier run
     if process is not None and process.state is ProcessState.GONE:
-        return Cause(
+        return because(
             code="worker-gone",
-            rank=rank,
             says=f"its process ({process.pid}) is gone: it was killed, or has crashed",
             weight=0,
             evidence=_heard(info),
@@ -178,39 +178,35 @@ def cause(
             ),
         )
     if process is not None and process.state is ProcessState.STOPPED:
-        return Cause(
+        return because(
             code="worker-stopped",
-            rank=rank,
             says=f"its process ({process.pid}) is stopped (SIGSTOP)",
             weight=0,
             evidence=_heard(info),
             do=stopped_do(process),
         )
     if process is not None and process.state is ProcessState.STUCK:
-        return Cause(
+        return because(
             code="worker-in-kernel",
-            rank=rank,
             says=f"its process ({process.pid}) is stuck in the kernel, mostly for a disk or a file server",
             weight=1,
             do=(f"cat /proc/{process.pid}/stack /proc/{process.pid}/wchan", "dmesg | tail"),
         )
     for finding in infra:
         if finding.code in ("link-down", "cut-off") and finding.where.startswith(f"{rank.host}:"):
-            return Cause(code=finding.code, rank=rank, says=finding.says, weight=0, do=finding.do)
+            return because(code=finding.code, says=finding.says, weight=0, do=finding.do)
     if rank.number in missing_flows:
-        return Cause(
+        return because(
             code="flow-missing",
-            rank=rank,
             says="the entries of its flow are not on its switch: somebody deleted or changed them",
             weight=1,
             do=("p4reduce rollback", "p4reduce plan  shows what else was changed by hand"),
         )
     if s is not None and s.failure:
-        return Cause(code="worker-failed", rank=rank, says=f"it has failed: {s.failure}", weight=1)
+        return because(code="worker-failed", says=f"it has failed: {s.failure}", weight=1)
     if process is not None and s is None:
-        return Cause(
+        return because(
             code="worker-silent",
-            rank=rank,
             says=f"its process ({process.pid}) runs but does not answer: {rank.activity()}; some thread of "
             f"it "
             f"may hold Python's lock",
@@ -219,9 +215,8 @@ def cause(
             do=(f"py-spy dump --pid {process.pid}  (or gdb -p {process.pid})",),
         )
     if s is not None and s.waits_for:
-        return Cause(
+        return because(
             code="waits-on-its-machine",
-            rank=rank,
             says=f"it waits for {words.ranks(s.waits_for, 'GPU')} of its own machine, of which the findings "
             "about the other planes tell",
             weight=3,
@@ -229,17 +224,15 @@ def cause(
     if (late := _late(rank, ranks)) is not None:
         return late
     if info is not None and not info.connected:
-        return Cause(
+        return because(
             code="worker-away",
-            rank=rank,
             says=f"it has no connection with the controller, and was heard {words.ago(info.heard_s_ago)}",
             weight=3,
             do=(f"see whether its process still runs, and reaches the controller, on {rank.host}",),
         )
     if info is not None and s is None and info.heard_s_ago > SILENT_S:
-        return Cause(
+        return because(
             code="worker-mute",
-            rank=rank,
             says=f"it is connected with the controller, but has sent no heartbeat for "
             f"{words.seconds(info.heard_s_ago)}: it is stopped, or hangs",
             weight=3,
@@ -250,7 +243,7 @@ def cause(
 
 def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
     """Where others are in a collective that this rank has not called."""
-    s = rank.status
+    s, because = rank.status, partial(Cause, rank=rank)
     if s is None or s.collective:
         return None
     ahead = [o for o in ranks if o.status is not None and o.status.collective]
@@ -261,9 +254,8 @@ def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
     what = min((o.call, o.status.collective) for o in ahead if o.status is not None and o.call is not None)
     who = "the other rank is" if len(ahead) == 1 else f"the {len(ahead)} others are"
     if s.is_leaving:
-        return Cause(
+        return because(
             code="worker-left",
-            rank=rank,
             says=f"it has left the job ('leave'), while {who} in {what[1]}: it made fewer calls",
             weight=1,
             do=(
@@ -273,9 +265,8 @@ def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
             ),
         )
     pid = rank.process.pid if rank.process is not None else 0
-    return Cause(
+    return because(
         code="straggler",
-        rank=rank,
         says=f"it has not called {what[1]}, which {who} in for {words.seconds(waited)}: {rank.activity()}",
         weight=2,
         evidence=tuple(f"its main thread: {line}" for line in s.stack[-3:]),
