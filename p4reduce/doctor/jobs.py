@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from controller.api import controller_pb2 as pb
@@ -58,16 +58,22 @@ def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator
         for name in sorted(
             {worker.job for worker in facts.now.workers} & {wanted or w.job for w in facts.now.workers}
         ):
-            yield from _running(facts, name, None, ranks_told(facts, name), infra)
+            yield from _of(name, _running(facts, name, None, ranks_told(facts, name), infra))
         return
     known = [job for job in facts.now.jobs.value if _is_wanted(job, wanted)]
     live = [job for job in known if job.phase != pb.ENDED]
     gathering = dict.fromkeys(job.spec.gang.name for job in live if _gathers(job))
     for job in live:
         if job.spec.gang.name not in gathering:
-            yield from _live(facts, job, infra)
+            yield from _of(job.spec.name, _live(facts, job, infra))
     for name in gathering:
-        yield _gathering(facts, name, [job for job in live if job.spec.gang.name == name])
+        planes = [job for job in live if job.spec.gang.name == name]
+        yield from _of(name, [_gathering(facts, name, planes)])
+
+
+def _of(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
+    """Findings about a job."""
+    return (replace(finding, job=name) for finding in findings)
 
 
 def _is_wanted(job: pb.JobInfo, wanted: str | None) -> bool:
@@ -80,7 +86,7 @@ def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
     jobs = facts.now.jobs.value or ()
     is_alone = all(job.phase == pb.ENDED for job in jobs)
     found = [
-        _ended(job, is_asked=wanted is not None, is_alone=is_alone)
+        replace(_ended(job, is_asked=wanted is not None, is_alone=is_alone), job=job.spec.name)
         for job in jobs
         if _is_wanted(job, wanted) and job.phase == pb.ENDED
     ]
@@ -117,7 +123,6 @@ def _gathering(facts: Facts, name: str, planes: Sequence[pb.JobInfo]) -> Finding
         says=f"gang {name}: waits for {words.listed(who)} to join, {len(joined)} of {size * count} have"
         if joined
         else f"gang {name}: nobody has joined yet, it has {count} planes of {size} machines",
-        job=name,
         rank=first if joined else None,
         do=(
             f"start those workers, with job {name!r}, world size {size * count}, {count} GPUs a machine and "
@@ -152,12 +157,10 @@ def _joining(facts: Facts, job: pb.JobInfo) -> Finding:
         return note(
             code="nobody-joined",
             says=f"job {name}: nobody has joined yet, it has a world size of {size}",
-            job=name,
         )
     return warning(
         code="joining",
         says=f"job {name}: waits for {words.ranks(missing)} to join, {len(joined)} of {size} have",
-        job=name,
         rank=missing[0] if missing else None,
         evidence=(f"there: {here}", *shut_out),
         do=(
@@ -190,7 +193,6 @@ def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Find
         code="setting-up",
         severity=Severity.ERROR if blocked is not None or ill else Severity.NOTE,
         says=says,
-        job=name,
         do=(blocked.do if blocked is not None else ill[0].do if ill else ()),
     )
 
@@ -199,7 +201,7 @@ def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
     """`is_alone`: there is no job that lives, so that this is what somebody may want to know of."""
     name, ended = job.spec.name, from_proto(Ended, job.ended)
     if ended.cause is EndCause.ALL_LEFT:
-        return note(code="ended", says=f"job {name} has ended: {ended.reason}", job=name)
+        return note(code="ended", says=f"job {name} has ended: {ended.reason}")
     was_lately = not job.HasField("ended_s_ago") or job.ended_s_ago < _LATELY_S
     if job.generation == 0 and job.HasField("ended_s_ago") and was_lately:
         return _not_begun(job, is_asked=is_asked)
@@ -211,7 +213,6 @@ def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
         if is_alone and was_lately
         else Severity.NOTE,
         says=f"job {name} has ended: {ended.reason}",
-        job=name,
         rank=ended.rank,
         do=(
             "all ranks have to call the same collectives in the same order, with the same sizes, types and "
@@ -236,7 +237,6 @@ def _not_begun(job: pb.JobInfo, *, is_asked: bool) -> Finding:
         code="not-begun",
         severity=Severity.ERROR if is_asked else Severity.WARNING,
         says=says,
-        job=name,
         rank=missing[0] if missing else None,
         evidence=(
             job.ended.reason,
@@ -268,7 +268,6 @@ def _running(
         yield error(
             code="ended-early",
             says=f"job {name} has ended: {failures[0]}",
-            job=name,
             do=(_LOG_HINT,),
         )
         return
@@ -314,7 +313,6 @@ def _waiting(
         return error(
             code=f"waits:{first.code}",
             says=f"job {name} waits: {first.says}",
-            job=name,
             where=first.where,
             evidence=(*first.evidence, *also, *so_far, *status),
             do=first.do,
@@ -334,7 +332,6 @@ def _waiting(
             code=f"waits:{first_cause.code}",
             severity=Severity.WARNING if first_cause.code == "straggler" else Severity.ERROR,
             says=says,
-            job=name,
             rank=first_cause.rank.number,
             where=first_cause.rank.host,
             evidence=(*first_cause.evidence, *others, *status),
@@ -376,7 +373,7 @@ def _unexplained(
     if bad_links:
         says += f"; {bad_links[0].says}"
         code, do = f"waits:{bad_links[0].code}", bad_links[0].do
-    return error(code=code, says=says, job=name, rank=rank, evidence=status, do=do)
+    return error(code=code, says=says, rank=rank, evidence=status, do=do)
 
 
 def _moving(facts: Facts, name: str, ranks: Sequence[Rank]) -> Finding:
@@ -396,7 +393,7 @@ def _moving(facts: Facts, name: str, ranks: Sequence[Rank]) -> Finding:
         )
         if again > 0:
             says += f", {words.count(again, 'packet')} sent again in {words.seconds(facts.seconds)}"
-    return note(code="runs", says=says, job=name)
+    return note(code="runs", says=says)
 
 
 def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
@@ -416,7 +413,6 @@ def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
     return note(
         code="idle" if not busy else "runs",
         says=says,
-        job=name,
         evidence=tuple(f"{r.name}: {r.activity()}" for r in ranks if r.status is not None),
     )
 
@@ -445,7 +441,6 @@ def _changing(
     return warning(
         code="renewing" if job.renewing else "moving",
         says=says,
-        job=name,
         rank=why[0].rank.number if why else None,
         where=why[0].rank.host if why else broken[0].where if broken else "",
         evidence=_activities(ranks),
@@ -467,7 +462,6 @@ def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
                 code="waits-for-slots",
                 says=f"job {name} runs by ring: it is number {queue.position} in the queue for slots, for "
                 f"{words.seconds(queue.waiting_s)}: {queue.reason}",
-                job=name,
                 do=(
                     "p4reduce job list  shows who has the slots; it moves into the switch when there is room",
                     "less at once: p4reduce job create ... --window 2 --message-packets 4",
@@ -478,7 +472,6 @@ def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
                 code="ring-fallback",
                 says=f"job {name} runs by ring all-reduce, not in the network: "
                 f"{job.mode_reason or 'nobody says why'}",
-                job=name,
             )
     if job.renewals and not job.renewing:
         yield note(
@@ -486,13 +479,11 @@ def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
             says=f"job {name} went on under a new generation {words.count(job.renewals, 'time')}, last "
             f"because: "
             f"{job.renewal_reason}",
-            job=name,
         )
     elif job.renewal_reason and not job.renewing:
         yield warning(
             code="waits-for-renewal",
             says=f"job {name}: {job.renewal_reason}",
-            job=name,
         )
 
 
@@ -501,7 +492,6 @@ def _as_finding(job: str, found: Cause, severity: Severity) -> Finding:
         code=found.code,
         severity=severity,
         says=f"job {job} {found.rank.name}: {found.says}",
-        job=job,
         rank=found.rank.number,
         where=found.rank.host,
         evidence=found.evidence,
