@@ -76,7 +76,7 @@ control Slots(inout headers_t hdr,
     counter(MAX_FLOWS, CounterType.packets_and_bytes) completed;  /* of these, by the flow whose packet completed the sum */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) duplicate;  /* dropped */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) not_ready;  /* answered with an RNR NAK */
-    counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* answered with the sum */
+    counter(MAX_FLOWS, CounterType.packets_and_bytes) replayed;   /* forwarded to their receiver with the stored sum */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) stale;      /* older than their slot */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) mismatch;   /* the ranks' headers or lengths disagree */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) partials;   /* sent up, again too */

@@ -33,8 +33,8 @@ class Operation:
     """One tensor. `send` and `receive` are C-contiguous arrays, or None for zero elements / discard.
 
     Aggregated (`switch_op` other than PASS): `send` holds this rank's contribution in `element_type`; it is
-    converted message by message to big-endian lanes of 32 bits (SUM_HALF, MAX_HALF: 16), and every result is
-    converted back into `receive`, of the same size and type, which may be the same array as `send`. int32: as
+    converted packet by packet (by an RDMA device message by message) to big-endian lanes of 32 bits (SUM_HALF,
+    MAX_HALF: 16), and every result is converted back into `receive`, of the same size and type, which may be the same array as `send`. int32: as
     is, the result divided by `divisor` towards zero. SUM of floats: fixed point, SUM_HALF: binary16, with a
     scale for each block of neighbours that the transport agrees on; the result divided by `divisor` and
     rounded once. Where an Inf or NaN is in a block of some rank, nothing is received there, and `special`
