@@ -123,8 +123,8 @@ FIVE: Final = {
     "there, the sum leaves on every flow.",
     "3": "What comes again before the sum is there is dropped; or, where its sender's NIC wants it, answered "
     "with an RNR NAK; or whoever is late is asked.",
-    "4": "What comes again after the sum is there has lost its copy: it is answered on flow r alone, with "
-    "the stored sum.",
+    "4": "What comes again after the sum is there has lost its copy: it goes on to flow r's "
+    "receiver alone, with the stored sum in place of its payload.",
     "5": "What is older than its slot is forwarded unmodified: its receiver has the sum already, and only "
     "acknowledges again.",
 }

@@ -135,7 +135,7 @@ def test_the_rule_that_a_packet_met_is_named_and_told(browser: Browser, tmp_path
     page = Page(browser, tmp_path, example("lost-result"))
     page.go(page.step_of("4 replay"))
     assert "by rule “4 replay”" in page.text("#now")
-    assert "it is answered on flow r alone, with the stored sum" in page.text("#now .five")
+    assert "it goes on to flow r's receiver alone, with the stored sum" in page.text("#now .five")
     row = page.text("#rule")
     assert "holds\nsum – the sum of all workers" in row
     assert "counts\nreplayed" in row
