@@ -12,6 +12,7 @@ os.environ.setdefault("SOFT_SWITCH_COMPILE", "wait")
 
 # Nor must the outcome of a test: Hypothesis fails examples that take 200 ms, and input that is slow to draw.
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("any-speed"), max_examples=20)  # of 'make check'
 settings.load_profile("any-speed")
 
 

@@ -29,6 +29,7 @@ OUTSIDE = {
 }  # fmt: skip
 
 
+@cache
 def plan() -> dict[str, set[str]]:
     """Which rooms each room imports from, by the table, from the ground up."""
     page = (ROOT / "docs" / "architecture.md").read_text()

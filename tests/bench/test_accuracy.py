@@ -71,6 +71,7 @@ def test_constructed_tensors_are_what_their_names_say(dtype: np.dtype[Any]) -> N
         assert np.isfinite(accuracy.ring(arrays).astype(np.float64)).all()
 
 
+@pytest.mark.slow
 def test_tables_and_figure_have_every_type_and_way() -> None:
     rows: list[accuracy_rows.Row] = []
     for dtype in FLOATS:

@@ -111,6 +111,7 @@ def test_rounds_with_feedback_are_those_of_communicators() -> None:
             assert answer[number][1].tobytes() == total.owed[rank].tobytes()
 
 
+@pytest.mark.slow
 def test_feedback_makes_up_for_what_the_wire_takes() -> None:
     """After two epochs beside huge elements, parameters are several times nearer to those of exact sums."""
     setting = next(one for one in SETTINGS if one.name == "huge elements")
@@ -120,6 +121,7 @@ def test_feedback_makes_up_for_what_the_wire_takes() -> None:
     assert 0 < away[FLOAT32] < away[WIRE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_seed_gives_the_same_training(way: str) -> None:
     setting = Setting(name="short", ways=(way,), epochs=1)
@@ -181,6 +183,7 @@ def test_figures(tmp_path: Path) -> None:
     assert places["figure"].read_text().count('class="line"') == len(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -195,6 +198,7 @@ def test_what_cannot_be_measured_is_refused(options: tuple[str, ...], said: str)
     assert said in done.stderr
 
 
+@pytest.mark.slow
 def test_the_cnn_learns_from_gradients_that_are_sums_over_samples() -> None:
     pytest.importorskip("torch")
     setting = next(one for one in SETTINGS if one.name == "CNN")

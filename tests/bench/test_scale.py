@@ -16,6 +16,7 @@ def trained() -> list[scale.Trained]:
     return scale.iterations(None)
 
 
+@pytest.mark.slow
 def test_without_overlap_iterations_gain_what_the_formula_says(trained: list[scale.Trained]) -> None:
     assert len(trained) == len(MODELS) * len(scale.RATES_GBIT) * 2
     for one in trained:
@@ -26,6 +27,7 @@ def test_without_overlap_iterations_gain_what_the_formula_says(trained: list[sca
     assert by_model == sorted(by_model, reverse=True)  # the slower the links, the more
 
 
+@pytest.mark.slow
 def test_claims_hold_up_to_a_rate() -> None:
     found = list(scale.claims())
     assert {(claim.model, claim.speedup) for claim in found} == set(scale.CLAIMS.items())
@@ -47,6 +49,7 @@ def test_where_a_claim_holds_nowhere_it_says_so() -> None:
     assert scale.sentence(everywhere).endswith("or more at all these rates")
 
 
+@pytest.mark.slow
 def test_the_figure_and_the_table_have_everything(trained: list[scale.Trained]) -> None:
     summed = scale.sums(None)
     assert {(one.gpus_per_host, one.bytes, one.gpus) for one in summed} == {

@@ -284,6 +284,7 @@ def test_a_job_that_begins_by_ring_is_moved_into_the_switch_and_out_again(
     job.leave()
 
 
+@pytest.mark.slow
 def test_a_job_that_numbers_many_messages_is_renumbered_and_its_user_hears_nothing(
     rack: Callable[..., Rack], served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -118,6 +118,7 @@ def test_what_is_rounded_away_goes_into_the_next_sum(op: str, faults: Rates | No
     assert rounds.check() == 6
 
 
+@pytest.mark.slow
 def test_what_is_too_small_to_be_seen_is_seen_in_the_end() -> None:
     """An element of 2^-30 beside one of 1 is less than half of what a block can tell apart."""
     rack, times, small = FakeRack(2), 64, 2.0**-30
@@ -134,6 +135,7 @@ def test_what_is_too_small_to_be_seen_is_seen_in_the_end() -> None:
         assert abs(with_it - 2 * times * small) <= 2 * 2.0**-25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING])
 def test_a_sum_that_is_cut_in_the_middle_adds_nothing_twice(mode: Mode) -> None:
     rack, rounds = FakeRack(3), Rounds(3, size=150_000)

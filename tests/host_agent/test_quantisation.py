@@ -103,6 +103,7 @@ def ties(draw: st.DrawFn, *, ranks: int, half: bool) -> list[NDArray[Any]]:
     return [np.concatenate([largest, near * sign.astype(dtype)]) for sign in signs]
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(2, MAX_WORLD_SIZE), st.booleans(), st.booleans())
 @settings(deadline=None)
 def test_the_bound_holds_near_ties_for_every_number_of_ranks(
@@ -113,6 +114,7 @@ def test_the_bound_holds_near_ties_for_every_number_of_ranks(
     assert_within_bound(arrays, half=half, average=average, racks=racks)
 
 
+@pytest.mark.slow
 @given(st.data(), st.integers(41, MAX_WORLD_SIZE), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=50)
 def test_the_bound_holds_for_as_many_ranks_as_a_job_can_have(

@@ -83,6 +83,7 @@ def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place
     rack.check(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:10], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
 def test_a_cut_at_any_event(case: Case) -> None:
     """Every so many events: all messages' boundaries are among them."""

@@ -12,6 +12,7 @@ from tests.security.fuzz.targets import TARGETS
 RUNS = int(os.environ.get("P4REDUCE_FUZZ_RUNS", "300"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_nothing_unexpected_comes_out(target: str, capsys: pytest.CaptureFixture[str]) -> None:
     code = at_random(target, mutations(target, RUNS, 7))

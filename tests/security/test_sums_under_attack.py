@@ -168,6 +168,7 @@ def attacked(
     return Played(max(ended), sent, disturbance.strange, disturbance.reached)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_an_outsider_costs_nothing(compiled: Shadow, seed: int, racks: bool) -> None:
@@ -193,6 +194,7 @@ def test_an_outsider_at_a_port_that_is_not_named_reaches_nobody(
     assert (strange.ended_ns, strange.sent) == (alone.ended_ns, alone.sent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_broken_frames_cost_no_more_than_a_retransmission(compiled: Shadow, seed: int, racks: bool) -> None:

@@ -8,7 +8,7 @@ from tests.soft_switch.conftest import PlaneFactory
 from tests.soft_switch.programs import HERE
 
 
-@pytest.mark.parametrize("name", ["mixed", "varbits"])
+@pytest.mark.parametrize("name", ["mixed", pytest.param("varbits", marks=pytest.mark.slow)])
 def test_frames(plane_with: PlaneFactory, name: str) -> None:
     """NAME.frames has, line by line, a random packet (- for an empty one) and what BMv2 sends for it."""
     plane = plane_with(name)

@@ -69,6 +69,7 @@ def results(case: Case, seed: int, mode: str | None) -> list[bytes]:
     return [out.tobytes() for out in outputs[0]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", [0, 1], ids=["around-subnormals", "subnormals"])
 @pytest.mark.parametrize("size", SIZES)

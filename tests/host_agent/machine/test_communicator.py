@@ -92,8 +92,14 @@ def test_a_sum_of_float32_has_the_bits_of_a_flat_sum_in_the_network(
     assert result.tobytes() == expected.tobytes()
 
 
-@pytest.mark.parametrize("pipeline", [True, False], ids=["pipeline", "phases"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "pipeline", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["pipeline", "phases"]
+)
+@pytest.mark.parametrize(
+    "dtype",
+    [DTYPES[1], *(pytest.param(each, marks=pytest.mark.slow) for each in (DTYPES[0], *DTYPES[2:]))],
+    ids=str,
+)
 def test_many_pieces_give_what_one_gives(
     machines: Callable[..., Machines], pipeline: bool, dtype: np.dtype[Any]
 ) -> None:

@@ -194,6 +194,7 @@ def test_who_has_parted_is_not_missed() -> None:
     met[2].close()
 
 
+@pytest.mark.slow
 def test_memory_and_address_end_with_the_processes() -> None:
     """Also with one that is killed."""
     code = (

@@ -32,6 +32,7 @@ def sweep(
     ]
 
 
+@pytest.mark.slow
 def test_five_models_by_four_strategies_on_1024_gpus() -> None:
     four = tuple(one for one in hierarchy.ALL if one not in (names.HIERARCHICAL_PHASES, IN_NETWORK))
     found = run_all(sweep(*MODELS, hosts=(4, 8, 16, 32, 64, 128), strategies=four))
@@ -103,6 +104,7 @@ def test_cells_that_cannot_be() -> None:
             Cell(what=size, strategy=names.HIERARCHICAL, fabric=on)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", hierarchy.ALL)
 def test_the_largest_sums_are_simulated_too(strategy: str) -> None:
     """By pieces that are longer than usual."""

@@ -58,6 +58,7 @@ def given_up(pause_us: int, down_us: int) -> Schedule:
 _MOMENTS = [(pause_us, down_us) for pause_us in range(100, 260, 20) for down_us in (10, 20, 30)]
 
 
+@pytest.mark.slow
 def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -68,6 +69,7 @@ def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
     assert any("and rank 1 that of [1]" in error for error in errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["controller-restart", "controller-pause", "database-lost", "database-restored"]
 )

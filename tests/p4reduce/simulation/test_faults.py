@@ -108,6 +108,7 @@ def test_a_schedule_that_once_failed_holds(path: Path) -> None:
     assert not run(Schedule.from_json(path.read_text())).error
 
 
+@pytest.mark.slow
 def test_what_struck_as_a_list_plays_the_same() -> None:
     by_rates = run(draw(lossy()))
     assert by_rates.strikes
@@ -131,6 +132,7 @@ def test_what_is_no_schedule_is_refused(text: str) -> None:
         Schedule.from_json(text)
 
 
+@pytest.mark.slow
 def test_any_executor_plays_the_same() -> None:
     def found(**how: Any) -> dict[str, Any]:
         tally = run_many(range(7, 40), **how).as_json()
@@ -334,6 +336,7 @@ def test_without_its_switch_a_job_goes_on_over_its_workers_backup_interfaces(
     assert len(taken) > 0.9 * len(sent), "the last ones may come when their worker has left"
 
 
+@pytest.mark.slow
 def test_a_failure_is_made_short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A lost packet, repeated and added twice, needs little more than one fault and two workers."""
     duplicates_are_added(monkeypatch)

@@ -57,6 +57,7 @@ def crossed(schedule: Schedule) -> Crossed:
     return Crossed.of(recorded(schedule), Graph.of(schedule.config()))
 
 
+@pytest.mark.slow
 @settings(
     max_examples=20,
     deadline=None,
@@ -171,7 +172,10 @@ def holds(schedule: Schedule) -> World:
     return world
 
 
-KINDS = pytest.mark.parametrize("kind", ["agents", "selective", "adapters", "mixed"])
+KINDS = pytest.mark.parametrize(
+    "kind",
+    ["agents", "mixed", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("selective", "adapters"))],
+)
 
 
 @KINDS

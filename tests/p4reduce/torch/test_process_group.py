@@ -457,6 +457,7 @@ def test_who_waits_in_gloo_is_woken_when_the_job_ends(call: Any) -> None:
     assert Ranks(2).run(work)[0] == "process group 0 was aborted: rank 0: interrupted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_the_work_of_one_number_is_kept(dtype: Any) -> None:
     """DDP's join() leaves it to C++ alone, and waits for it after a forward pass that has such calls, too."""

@@ -201,6 +201,7 @@ print(said)
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_job_where_it_would_end_the_script() -> None:
     """Not where the script handles it, or a forked process alone gets it."""
     done = subprocess.run(
@@ -224,6 +225,7 @@ for group in groups:
 """
 
 
+@pytest.mark.slow
 def test_at_exit_groups_are_left_in_one_order_on_all_ranks() -> None:
     """Ranks that leave two groups in another order each wait for each other."""
     done = subprocess.run(

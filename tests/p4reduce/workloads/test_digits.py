@@ -47,6 +47,7 @@ def test_shards_add_up_to_the_whole(world_size: int) -> None:
     np.testing.assert_allclose(together, network.gradient(parameters, training), atol=1e-9)
 
 
+@pytest.mark.slow
 def test_training_and_test_samples_share_nothing() -> None:
     training, test = load(seed=1)
     assert len(training) + len(test) == 1797
@@ -61,6 +62,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert Network().initial(seed=5).tobytes() == Network().initial(seed=5).tobytes()
 
 
+@pytest.mark.slow
 def test_it_learns() -> None:
     training, test = load(seed=1)
     network = Network(hidden=32)

@@ -232,6 +232,7 @@ def test_the_first_error_ends_all_jobs_and_names_its_own(here: ClusterState, fil
     assert report.jobs == {}
 
 
+@pytest.mark.slow
 def test_a_run_has_to_end_in_time(
     here: ClusterState, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

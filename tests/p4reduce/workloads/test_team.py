@@ -34,6 +34,7 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     assert list(cluster.workers.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_has_not_joined(team: Team) -> None:
     with pytest.raises(WorkerFailedError, match="worker 0: this worker has not joined a job") as caught:
         team.do("statistics")
@@ -45,6 +46,7 @@ def test_errors_are_answers(team: Team) -> None:
     assert answer["error"]["text"] == "there is no command 'dance'"
 
 
+@pytest.mark.slow
 def test_leaving_without_having_joined(team: Team) -> None:
     assert team.do("leave") == [{}, {}]
 

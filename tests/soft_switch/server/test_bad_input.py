@@ -30,6 +30,10 @@ PROGRAMS = {
     "features": HERE / "features",
     "profiles": HERE.parent / "programs" / "profiles",
 }
+QUICKEST_FIRST = [
+    "features",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("program", "profiles")),
+]
 MAX_DEPTH = 7
 DEFECTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
@@ -238,7 +242,7 @@ def everything(state: ForwardingState) -> list[str]:
     return [str(entity) for wildcard in wildcards for entity in state.read(wildcard)]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", QUICKEST_FIRST)
 @settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_batch(program: str, data: st.DataObject) -> None:
@@ -261,7 +265,7 @@ def test_any_batch(program: str, data: st.DataObject) -> None:
         assert refusal(lambda: state.read(request)) not in DEFECTS
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", QUICKEST_FIRST)
 @settings(max_examples=20, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_state_is_carried_over(program: str, data: st.DataObject) -> None:
@@ -274,6 +278,7 @@ def test_any_state_is_carried_over(program: str, data: st.DataObject) -> None:
         assert sorted(everything(other)) == sorted(everything(state))
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_arbitration(data: st.DataObject) -> None:

@@ -60,6 +60,7 @@ def test_json_on_stdout_has_it_alone(words: list[str], capsys: pytest.CaptureFix
     assert "simulated time" in said.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_what_was_found_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

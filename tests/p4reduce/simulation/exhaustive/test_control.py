@@ -23,7 +23,7 @@ from p4reduce.simulation.exhaustive.parts import Parts
 from tests.p4reduce.simulation.planted import NEVER, Planted
 
 SHORT = [name for name in CONTROL_SCOPES if not name.startswith("large")]
-QUICK = ["control-pair", "control-kill", "control-elastic"]
+QUICK = ["control-pair", "control-kill"]
 
 
 def control_scope(name: str, **changes: Any) -> ControlScope:
@@ -83,6 +83,7 @@ def test_what_is_left_out_makes_no_difference_to_the_ends(name: str) -> None:
     assert less.ended == all_of_it.ended
 
 
+@pytest.mark.slow
 def test_a_state_is_reached_again_by_what_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the controller and of workers; the one that is made anew comes to the same bytes."""
     again, checked = Parts._again, []
@@ -248,6 +249,7 @@ SLOWLY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_a_planted_defect_is_found(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     planted.require_found(monkeypatch)

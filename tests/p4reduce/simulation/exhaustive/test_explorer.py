@@ -48,7 +48,7 @@ def figures(found: Found) -> list[Any]:
     return [found.states, found.transitions, found.ends, found.depth, found.checks]
 
 
-@pytest.mark.parametrize("name", ["trio", "control-trio"])
+@pytest.mark.parametrize("name", ["trio", pytest.param("control-trio", marks=pytest.mark.slow)])
 def test_a_scope_is_explored_alike_every_time(name: str) -> None:
     one, other = (explorer_of(scope_of(name)).explore() for _ in range(2))
     assert figures(one) == figures(other)

@@ -67,6 +67,7 @@ def test_a_rack_has_its_switch_in_the_middle_and_a_fabric_its_spines() -> None:
     assert named("two-racks") == "h1-1 h1-2 l1 s1 l2 h2-1 h2-2"
 
 
+@pytest.mark.slow
 def test_a_long_run_says_what_of_it_there_is() -> None:
     text = page_of(draw(17), most=100)
     assert "The page has 100 of 8" in text
