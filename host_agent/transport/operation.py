@@ -32,16 +32,17 @@ class Arrival(IntEnum):
 class Operation:
     """One tensor. `send` and `receive` are C-contiguous arrays, or None for zero elements / discard.
 
-    Aggregated (`switch_op` other than PASS): `send` holds this rank's contribution in `element_type`; it is
-    converted packet by packet (by an RDMA device message by message) to big-endian lanes of 32 bits (SUM_HALF,
-    MAX_HALF: 16), and every result is converted back into `receive`, of the same size and type, which may be the same array as `send`. int32: as
-    is, the result divided by `divisor` towards zero. SUM of floats: fixed point, SUM_HALF: binary16, with a
-    scale for each block of neighbours that the transport agrees on; the result divided by `divisor` and
-    rounded once. Where an Inf or NaN is in a block of some rank, nothing is received there, and `special`
-    says so (uint8, one for each `MARKED` elements, all 0 before). `residual` (SUM_HALF of float32): with each
-    result, `send`, which is not `receive`, gets what rounding has taken away from it. MAX of floats
-    (MAX_HALF: of types of 16 bits): integers that sort as the floats do, NaN above all; `divisor` has no
-    part. `invert` sends and receives the complement ~lane: MIN is MAX of the complements.
+    Aggregated (`switch_op` other than PASS): `send` holds this rank's contribution in `element_type`; it
+    is converted packet by packet (by an RDMA device message by message) to big-endian lanes of 32 bits
+    (SUM_HALF, MAX_HALF: 16), and every result is converted back into `receive`, of the same size and
+    type, which may be the same array as `send`. int32: as is, the result divided by `divisor` towards
+    zero. SUM of floats: fixed point, SUM_HALF: binary16, with a scale for each block of neighbours that
+    the transport agrees on; the result divided by `divisor` and rounded once. Where an Inf or NaN is in a
+    block of some rank, nothing is received there, and `special` says so (uint8, one for each `MARKED`
+    elements, all 0 before). `residual` (SUM_HALF of float32): with each result, `send`, which is not
+    `receive`, gets what rounding has taken away from it. MAX of floats (MAX_HALF: of types of 16 bits):
+    integers that sort as the floats do, NaN above all; `divisor` has no part. `invert` sends and receives
+    the complement ~lane: MIN is MAX of the complements.
 
     PASS: bytes travel as they are (host byte order). The two sizes may differ; `cut_elements`, equal on
     all ranks and at least the larger of any rank's sizes, decides the number of messages. `receive` must
