@@ -69,7 +69,7 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy .
-	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" --hypothesis-profile=quick -n 3 --dist loadfile $(TEST)
+	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" --hypothesis-profile=quick -n 2 --dist loadfile $(TEST)
 
 gloo: $(STAMPS)/gloo
 

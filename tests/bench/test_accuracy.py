@@ -16,6 +16,8 @@ from p4reduce.simulation.cases import Case, same_bits
 from p4reduce.simulation.rack import configs
 from tests.host_agent.rack import Simulation, program
 
+pytestmark = pytest.mark.slow
+
 FLOATS = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
 
 
@@ -71,7 +73,6 @@ def test_constructed_tensors_are_what_their_names_say(dtype: np.dtype[Any]) -> N
         assert np.isfinite(accuracy.ring(arrays).astype(np.float64)).all()
 
 
-@pytest.mark.slow
 def test_tables_and_figure_have_every_type_and_way() -> None:
     rows: list[accuracy_rows.Row] = []
     for dtype in FLOATS:

@@ -35,6 +35,8 @@ from host_agent.transport.native import library
 from p4reduce.workloads.digits import Network, load
 from tests.host_agent.fakes import FakeRack
 
+pytestmark = pytest.mark.slow
+
 BLOCKS = Blocks.of(path_mtu=1024, message_packets=4, half=True)  # of FakeRack
 
 
@@ -75,7 +77,6 @@ def test_what_is_owed_is_what_native_code_leaves(make: Callable[..., Rows], rank
     assert np.isfinite(owed).all()
 
 
-@pytest.mark.slow
 def test_rounds_with_feedback_are_those_of_communicators() -> None:
     """Gradients of the network, with a huge element in each 64: sums and what is owed, bit for bit."""
     ranks, rounds = 4, 3
@@ -111,7 +112,6 @@ def test_rounds_with_feedback_are_those_of_communicators() -> None:
             assert answer[number][1].tobytes() == total.owed[rank].tobytes()
 
 
-@pytest.mark.slow
 def test_feedback_makes_up_for_what_the_wire_takes() -> None:
     """After two epochs beside huge elements, parameters are several times nearer to those of exact sums."""
     setting = next(one for one in SETTINGS if one.name == "huge elements")
@@ -121,7 +121,6 @@ def test_feedback_makes_up_for_what_the_wire_takes() -> None:
     assert 0 < away[FLOAT32] < away[WIRE]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_the_same_seed_gives_the_same_training(way: str) -> None:
     setting = Setting(name="short", ways=(way,), epochs=1)
@@ -166,7 +165,6 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.slow
 def test_figures(tmp_path: Path) -> None:
     places = {kind: tmp_path / kind for kind in ("json", "table", "figure")}
     written = [word for kind, place in places.items() for word in (f"--{kind}", str(place))]
@@ -183,7 +181,6 @@ def test_figures(tmp_path: Path) -> None:
     assert places["figure"].read_text().count('class="line"') == len(rows)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -198,7 +195,6 @@ def test_what_cannot_be_measured_is_refused(options: tuple[str, ...], said: str)
     assert said in done.stderr
 
 
-@pytest.mark.slow
 def test_the_cnn_learns_from_gradients_that_are_sums_over_samples() -> None:
     pytest.importorskip("torch")
     setting = next(one for one in SETTINGS if one.name == "CNN")

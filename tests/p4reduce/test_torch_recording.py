@@ -17,6 +17,8 @@ torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed ('mak
 
 from p4reduce import torch_recording as recording  # noqa: E402 (where there is PyTorch)
 
+pytestmark = pytest.mark.slow
+
 
 class Noted:
     """What is written down of what a test does."""

@@ -66,6 +66,7 @@ def test_of_less_use_goes_where_there_is_no_room() -> None:
     assert "1795647210" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", range(18, 90))
 @pytest.mark.parametrize("other", [{}, {"tenant": "red", "generation": 7, "peer": "l1"}])
 def test_no_value_is_cut_and_nothing_is_lost(width: int, other: dict[str, Any]) -> None:

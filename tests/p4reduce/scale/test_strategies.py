@@ -26,6 +26,7 @@ def time_of(strategy: str, on: Fabric, *, piece: int | None = None, size: int = 
     return simulate(strategy, Sizes(size=size, piece=piece), on).seconds / (size * 8 / RATE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", hierarchy.ALL)
 @pytest.mark.parametrize(
     ("gpus_per_host", "hosts"), [(1, 2), (1, 8), (2, 3), (4, 4), (8, 4), (8, 16), (8, 128)]

@@ -16,6 +16,8 @@ from p4reduce.workloads.strategies.names import IN_NETWORK
 from p4reduce.workloads.traffic.tables import MODELS, bundled
 from tests.p4reduce.scale.fabrics import fabric
 
+pytestmark = pytest.mark.slow
+
 
 def sweep(
     *what: str | int, hosts: tuple[int, ...], strategies: tuple[str, ...] = hierarchy.ALL
@@ -32,7 +34,6 @@ def sweep(
     ]
 
 
-@pytest.mark.slow
 def test_five_models_by_four_strategies_on_1024_gpus() -> None:
     four = tuple(one for one in hierarchy.ALL if one not in (names.HIERARCHICAL_PHASES, IN_NETWORK))
     found = run_all(sweep(*MODELS, hosts=(4, 8, 16, 32, 64, 128), strategies=four))
@@ -104,7 +105,6 @@ def test_cells_that_cannot_be() -> None:
             Cell(what=size, strategy=names.HIERARCHICAL, fabric=on)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("strategy", hierarchy.ALL)
 def test_the_largest_sums_are_simulated_too(strategy: str) -> None:
     """By pieces that are longer than usual."""

@@ -7,6 +7,8 @@ import pytest
 
 from p4reduce.workloads.digits import CLASSES, PIXELS, Descent, Floats, Network, Samples, load
 
+pytestmark = pytest.mark.slow
+
 
 def _loss(network: Network, parameters: Floats, samples: Samples) -> float:
     """Cross entropy, summed; straight from the definition."""
@@ -19,7 +21,6 @@ def _loss(network: Network, parameters: Floats, samples: Samples) -> float:
     return float(np.sum(np.log(np.exp(scores).sum(axis=1)) - chosen))
 
 
-@pytest.mark.slow
 def test_gradient_is_the_derivative() -> None:
     network = Network(hidden=5)
     training, _ = load(seed=3)
@@ -35,7 +36,6 @@ def test_gradient_is_the_derivative() -> None:
         assert gradient[index] == pytest.approx((ahead - behind) / 2e-6, rel=1e-4, abs=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7])
 def test_shards_add_up_to_the_whole(world_size: int) -> None:
     network = Network(hidden=8)
@@ -47,7 +47,6 @@ def test_shards_add_up_to_the_whole(world_size: int) -> None:
     np.testing.assert_allclose(together, network.gradient(parameters, training), atol=1e-9)
 
 
-@pytest.mark.slow
 def test_training_and_test_samples_share_nothing() -> None:
     training, test = load(seed=1)
     assert len(training) + len(test) == 1797
@@ -62,7 +61,6 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     assert Network().initial(seed=5).tobytes() == Network().initial(seed=5).tobytes()
 
 
-@pytest.mark.slow
 def test_it_learns() -> None:
     training, test = load(seed=1)
     network = Network(hidden=32)

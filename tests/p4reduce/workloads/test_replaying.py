@@ -17,6 +17,8 @@ from p4reduce.workloads.tensors import dtype_of
 from p4reduce.workloads.traffic.model import GRADIENTS
 from tests.p4reduce.workloads.replays import FakeClock, FakeReducer, Meeting, ThreadReducer
 
+pytestmark = pytest.mark.slow
+
 SECOND = 10**9
 # Three layers of 10, 20 and 30 elements; forward 1 s each, backward 2 s each; a bucket a layer.
 LAYERS = [[10, SECOND, 2 * SECOND], [20, SECOND, 2 * SECOND], [30, SECOND, 2 * SECOND]]

@@ -22,6 +22,8 @@ from tests.topologies.states import cluster_state
 from topologies import launch
 from topologies.state import ClusterState, HostState
 
+pytestmark = pytest.mark.slow
+
 _FILE = """\
 name: c1
 topology: {kind: rack, hosts: 2}
@@ -232,7 +234,6 @@ def test_the_first_error_ends_all_jobs_and_names_its_own(here: ClusterState, fil
     assert report.jobs == {}
 
 
-@pytest.mark.slow
 def test_a_run_has_to_end_in_time(
     here: ClusterState, file: ClusterFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from tests.topologies.states import cluster_state, host_state
 from topologies import launch
 from topologies.state import HostState
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
@@ -34,7 +36,6 @@ def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
     assert list(cluster.workers.iterdir()) == []
 
 
-@pytest.mark.slow
 def test_a_worker_that_has_not_joined(team: Team) -> None:
     with pytest.raises(WorkerFailedError, match="worker 0: this worker has not joined a job") as caught:
         team.do("statistics")
@@ -46,7 +47,6 @@ def test_errors_are_answers(team: Team) -> None:
     assert answer["error"]["text"] == "there is no command 'dance'"
 
 
-@pytest.mark.slow
 def test_leaving_without_having_joined(team: Team) -> None:
     assert team.do("leave") == [{}, {}]
 

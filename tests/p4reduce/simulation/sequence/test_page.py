@@ -10,6 +10,8 @@ from p4reduce.oracle.rules import FIVE, RULES
 from p4reduce.simulation.faults.drawing import draw
 from tests.p4reduce.simulation.sequence.shown import NAMES, example, given, page_of
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=alert(1)>"
 
 
@@ -67,7 +69,6 @@ def test_a_rack_has_its_switch_in_the_middle_and_a_fabric_its_spines() -> None:
     assert named("two-racks") == "h1-1 h1-2 l1 s1 l2 h2-1 h2-2"
 
 
-@pytest.mark.slow
 def test_a_long_run_says_what_of_it_there_is() -> None:
     text = page_of(draw(17), most=100)
     assert "The page has 100 of 8" in text

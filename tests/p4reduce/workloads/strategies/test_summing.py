@@ -21,6 +21,8 @@ from p4reduce.workloads.strategies.queued import QueuedReducer
 from p4reduce.workloads.tensors import check, dtype_of, tensor
 from tests.p4reduce.workloads.strategies.local_pairs import LocalPair, as_pairs, local_pairs
 
+pytestmark = pytest.mark.slow
+
 needs_torch = pytest.mark.skipif(bool(gloo_missing()), reason=gloo_missing())
 Open = Callable[[dict[int, LocalPair], int, int], QueuedReducer]
 

@@ -16,6 +16,8 @@ from tests.topologies.states import cluster_state
 from topologies import launch
 from topologies.processes import ProcessId, wait_until
 
+pytestmark = pytest.mark.slow
+
 _LIMIT_S = 60.0
 Runs = Callable[..., "Heard"]
 
@@ -87,7 +89,6 @@ def test_of_a_progress_bar_the_last_is_left_and_bytes_that_are_no_text_stop_noth
     assert heard.said(0) == ["100%", "dos", "\ufffd"]
 
 
-@pytest.mark.slow
 def test_more_than_a_pipe_holds(runs: Runs) -> None:
     heard = runs(
         """
@@ -99,7 +100,6 @@ def test_more_than_a_pipe_holds(runs: Runs) -> None:
     assert heard.said(1) == [str(number) for number in range(50_000)]
 
 
-@pytest.mark.slow
 def test_what_a_rank_has_left_behind_may_go_on_to_print(runs: Runs) -> None:
     heard = runs(
         """
@@ -196,7 +196,6 @@ def test_what_a_rank_has_started_ends_with_the_run(runs: Runs, code: int) -> Non
     assert wait_until(lambda: not any(child.alive() for child in started), timeout_s=_LIMIT_S)
 
 
-@pytest.mark.slow
 def test_one_that_does_not_hear_is_killed(runs: Runs) -> None:
     heard = runs(
         """
