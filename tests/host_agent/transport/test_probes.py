@@ -117,8 +117,15 @@ def one_at_a_time_like(peer: Peer) -> Peer:
 
 def test_no_wait_is_longer_than_sixteen_times_the_least_delay() -> None:
     peer = one_at_a_time()
-    answer(peer, 0.25, *[1.9] * 10)
+    answer(peer, *[0.25, 1.9, 1.9] * 4)
     assert waits_ms(peer, 1) == [16 * 0.25]
+
+
+def test_a_quick_acknowledgement_among_slow_ones_shortens_no_wait() -> None:
+    """Most messages wait in the queue of a link; one of a single packet came when it was empty."""
+    peer = one_at_a_time()
+    answer(peer, *[20, 21, 19, 20, 0.2, 20, 21] * 5)
+    assert waits_ms(peer, 1)[0] > 21
 
 
 def test_on_a_slow_link_the_timeout_is_longer_too() -> None:
