@@ -104,6 +104,7 @@ class SideBySide:
                 dtype=DTYPE,
                 seed=seed,
                 repeat=1,
+                racks=team.racks,
                 timeout_s=limit_s,
             )
         except WorkloadError as error:
