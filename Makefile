@@ -1,5 +1,6 @@
 # make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
 # make test   the same set-up, then all tests but those on RoCE hosts
+# make test-long   those that measure or explore for a minute each, a quarter of an hour together
 # make test-loaded   the tests three times, beside compilers that keep every processor busy
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
@@ -17,9 +18,11 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-loaded test-roce soak sanitize roce-image roce-system gloo check pages wheel clean setup
+.PHONY: demo test test-long test-loaded test-roce soak sanitize roce-image roce-system gloo check pages wheel clean setup
 
 VENV ?= .venv
+# Tests at once: those of emulated clusters mostly wait.
+AT_ONCE := $(shell n=$$(nproc); echo $$(( n < 8 ? 2 * n + 1 : 16 )))
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/p4reduce-stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
@@ -44,10 +47,13 @@ demo: $(STAMPS)/native
 	@$(BIN)/p4reduce demo $(if $(JSON),--json "$(JSON)") $(DEMO)
 
 test: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
-	@$(BIN)/python -m pytest -m "not roce" -n 3 --dist loadfile --no-loadscope-reorder $(TEST)
+	@$(BIN)/python -m pytest -m "not roce and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder $(TEST)
+
+test-long: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
+	@$(BIN)/python -m pytest -m "long and not roce" -n 2 --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-loaded: $(STAMPS)/test $(STAMPS)/native $(STAMPS)/gloo-if-small
-	@$(BIN)/python -m tests.beside_load --times 3 -m "not roce" -n 3 --dist loadfile --no-loadscope-reorder $(TEST)
+	@$(BIN)/python -m tests.beside_load --times 3 -m "not roce and not long" -n $(AT_ONCE) --dist loadfile --no-loadscope-reorder $(TEST)
 
 test-roce: roce-image $(STAMPS)/test
 	@$(BIN)/python -m pytest -m roce $(TEST)
@@ -69,7 +75,7 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy .
-	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not roce" --hypothesis-profile=quick -n 2 --dist loadfile $(TEST)
+	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not long and not roce" --hypothesis-profile=quick -n 3 --dist loadfile $(TEST)
 
 gloo: $(STAMPS)/gloo
 

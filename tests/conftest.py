@@ -19,6 +19,8 @@ settings.load_profile("any-speed")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Modules that take long go first, so that several processes end at about the same time."""
     long = {
-        item.path for item in items if {"emulation", "slow"} & {mark.name for mark in item.iter_markers()}
+        item.path
+        for item in items
+        if {"emulation", "slow", "long"} & {mark.name for mark in item.iter_markers()}
     }
     items.sort(key=lambda item: item.path not in long)

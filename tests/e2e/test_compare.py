@@ -21,7 +21,7 @@ _PER_RESENT = 4 * (4096 + 128)  # bytes of a packet that is sent again and of wh
 
 
 @needs_torch
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float16", marks=pytest.mark.long), "bfloat16"])
 def test_every_strategy_in_a_rack(tmp_path: Path, dtype: str) -> None:
     file, workers = tmp_path / "run.json", 3
     words = f"compare rack --hosts {workers} --rate none --bytes {_BYTES} --strategies all --rounds 1"
@@ -50,7 +50,7 @@ def test_every_strategy_in_a_rack(tmp_path: Path, dtype: str) -> None:
     assert min(server.up, server.down) >= 2 * _BYTES  # of each of the other two
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_in_two_racks_with_rates(tmp_path: Path, dtype: str) -> None:
     """Of numbers of two bytes, each rack's sum is rounded, too: the workers hold theirs to those bits."""
     file = tmp_path / "run.json"

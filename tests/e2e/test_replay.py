@@ -100,7 +100,9 @@ def test_on_a_fabric_of_its_own(tmp_path: Path, dtype: str) -> None:
 
 @needs_torch
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    "dtype", ["bfloat16", *(pytest.param(each, marks=pytest.mark.long) for each in ("float16", "float32"))]
+)
 def test_every_strategy_in_each_type(tmp_path: Path, dtype: str) -> None:
     """Each sums every element of every bucket to the only number that it can be."""
     size = 4 if dtype == "float32" else 2

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.emulation, pytest.mark.slow]
 pytest.importorskip("torch", reason="PyTorch is not installed ('make gloo' installs it)")
 
 
+@pytest.mark.long
 def test_an_example_over_both(name: str, tmp_path: Path) -> None:
     file, steps, workers = tmp_path / "run.json", 30, 3
     words = f"torch rack --hosts {workers} --rate none --cluster {name} --compare gloo --json {file} --"

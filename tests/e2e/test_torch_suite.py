@@ -15,7 +15,7 @@ _ENOUGH = 60  # tests that Gloo passes: far fewer, and most did not run
 
 run_in_a_rack = [
     pytest.mark.emulation,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(bool(missing()), reason=missing() or "it can run"),
 ]

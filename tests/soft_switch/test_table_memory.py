@@ -65,7 +65,7 @@ def roomy(name: str) -> bytes:
     return json.dumps(text).encode()
 
 
-@pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [100, pytest.param(1000, marks=pytest.mark.long)])
 def test_the_native_table(plane: DataPlane, rounds: int) -> None:
     """100,000 writes (a million); every entry has a mask of its own."""
     plane.load(roomy("tables"))
@@ -120,7 +120,7 @@ def test_ranges_and_profiles(plane: DataPlane) -> None:
     assert growth(100, insert, delete) < 4 << 20
 
 
-@pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rounds", [30, pytest.param(1000, marks=pytest.mark.long)])
 def test_the_server(plane: DataPlane, rounds: int) -> None:
     """30,000 writes (a million) of P4Runtime, without the network."""
     info = text_format.Parse(p4info("tables"), p4i.P4Info())

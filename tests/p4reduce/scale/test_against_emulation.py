@@ -52,7 +52,7 @@ def emulated_s(
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("hosts", "rate_mbit"),
-    [(4, 20), pytest.param(8, 20, marks=pytest.mark.slow), pytest.param(16, 10, marks=pytest.mark.slow)],
+    [(4, 20), pytest.param(8, 20, marks=pytest.mark.long), pytest.param(16, 10, marks=pytest.mark.long)],
 )
 @pytest.mark.usefixtures("own_state")
 def test_times_are_those_of_an_emulated_rack(hosts: int, rate_mbit: int, name: str, tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_times_are_those_of_an_emulated_rack(hosts: int, rate_mbit: int, name: s
 
 
 @pytest.mark.emulation
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("hosts", [2, 3])
 @pytest.mark.usefixtures("own_state")

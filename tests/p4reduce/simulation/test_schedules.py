@@ -152,7 +152,14 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", SCHEDULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *SCHEDULES[::4],
+        *(pytest.param(path, marks=pytest.mark.long) for path in SCHEDULES if path not in SCHEDULES[::4]),
+    ],
+    ids=lambda path: path.stem,
+)
 def test_whatever_a_file_has_is_refused_or_played(path: Path) -> None:
     """One value after the other is replaced by what it may not be, or left out; a tenth of what is not
     refused is played, and less where that is long."""

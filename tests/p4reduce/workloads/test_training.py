@@ -110,7 +110,7 @@ def test_training_together_equals_training_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ring", [False, True])
+@pytest.mark.parametrize("ring", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("dtype", TYPES)
 def test_gradients_of_any_type_are_held_to_its_bound(tmp_path: Path, dtype: str, ring: bool) -> None:
     record = tmp_path / "sums.npy"

@@ -263,7 +263,7 @@ def run(text: bytes, seed: int, *, optimise: bool) -> tuple[list[list[tuple[int,
 
 
 # More of them with a number in the environment.
-SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "10"))
+SEEDS = int(os.environ.get("P4REDUCE_SEEDS", "4"))
 
 
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, SEEDS))])

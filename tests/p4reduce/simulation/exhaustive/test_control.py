@@ -24,6 +24,7 @@ from tests.p4reduce.simulation.planted import NEVER, Planted
 
 SHORT = [name for name in CONTROL_SCOPES if not name.startswith("large")]
 QUICK = ["control-pair", "control-kill"]
+MINUTES = ["control-away", "control-move", "control-renumber", "control-stall"]
 
 
 def control_scope(name: str, **changes: Any) -> ControlScope:
@@ -46,7 +47,13 @@ def test_a_scope_holds(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(set(SHORT) - set(QUICK)))
+@pytest.mark.parametrize(
+    "name",
+    [
+        *sorted({*SHORT} - {*QUICK, *MINUTES}),
+        *(pytest.param(name, marks=pytest.mark.long) for name in MINUTES),
+    ],
+)
 def test_a_longer_scope_holds(name: str) -> None:
     require_whole(ControlExplorer(control_scope(name)).explore())
 
@@ -235,17 +242,19 @@ SLOWLY = [
     Planted(
         "a lease for ever", a_lease_is_for_ever, control_scope("control-stall"), "has gone on without it"
     ),
-    Planted("a given result made again", a_given_result_is_made_again, control_scope("control-away"), NEVER),
     Planted("holder forgotten", the_holder_is_forgotten, AWAY, "but 1 are finished here"),
     Planted("Renewed early", renewed_before_all_have_answered, AWAY, "are not connected"),
     Planted("Start early", started_before_all_are_up, control_scope("control-renumber"), "are not connected"),
+    Planted("phase not saved", phases_are_not_saved, control_scope("control-crash"), "generations that run"),
+]
+BY_MANY = [
+    Planted("a given result made again", a_given_result_is_made_again, control_scope("control-away"), NEVER),
     Planted(
         "nobody knows who joins again",
         nobody_knows_who_joins_again,
         control_scope("control-crash-elastic"),
         "from here no end can be reached",
     ),
-    Planted("phase not saved", phases_are_not_saved, control_scope("control-crash"), "generations that run"),
 ]
 
 
@@ -257,6 +266,10 @@ def test_a_planted_defect_is_found(planted: Planted, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("planted", SLOWLY, ids=lambda planted: planted.name)
+@pytest.mark.parametrize(
+    "planted",
+    [*SLOWLY, *(pytest.param(planted, marks=pytest.mark.long) for planted in BY_MANY)],
+    ids=lambda planted: planted.name,
+)
 def test_a_planted_defect_is_found_by_many_states(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     planted.require_found(monkeypatch)

@@ -33,7 +33,7 @@ def test_a_run_is_the_same_when_it_is_observed(seed: int) -> None:
         assert getattr(outcome, name) == getattr(alone, name), name
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_runs_are_the_same_and_end_with_the_same_words() -> None:
     for seed in range(100, 125):
         alone, (outcome, _) = run(draw(seed)), observed(draw(seed))
