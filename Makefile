@@ -8,7 +8,7 @@
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make pages  build/pages/*.html: the protocol, packet by packet (examples/protocol)
-# make wheel  dist/*.whl                make setup / make clean
+# make dist   dist/*.tar.gz, and dist/*.whl made of it                make setup / make clean
 #
 # Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m p4reduce.workloads.soak`,
 # `python -m tests.sanitized`).
@@ -18,7 +18,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-long test-loaded test-roce soak sanitize roce-image roce-system gloo check pages wheel clean setup
+.PHONY: demo test test-long test-loaded test-roce soak sanitize roce-image roce-system gloo check pages dist clean setup
 
 VENV ?= .venv
 # Tests at once: those of emulated clusters mostly wait.
@@ -88,10 +88,12 @@ build/pages/%.html: examples/protocol/%.json FORCE | $(STAMPS)/native
 
 FORCE:
 
-wheel: $(STAMPS)/venv
-	@echo "== building the wheel"
-	@$(PIP) wheel --no-deps --wheel-dir dist .
-	@ls dist/*.whl
+dist: $(STAMPS)/run
+	@echo "== building the source distribution, and the wheel of it"
+	@mkdir -p dist && rm -f dist/*.tar.gz dist/*.whl
+	@$(BIN)/python -c 'from setuptools.build_meta import build_sdist; build_sdist("dist")' >/dev/null
+	@$(PIP) wheel --no-deps --wheel-dir dist dist/*.tar.gz
+	@ls dist/*.tar.gz dist/*.whl
 
 setup: $(STAMPS)/native
 

@@ -63,9 +63,13 @@ _DEBUG = "--debug"
 
 def _version(asked: bool) -> None:
     if asked:
+        import hashlib
         import importlib.metadata
 
-        typer.echo(f"p4reduce {importlib.metadata.version('p4reduce')}")
+        import p4src
+
+        program = hashlib.sha256(p4src.JSON_PATH.read_bytes()).hexdigest()[:12]
+        typer.echo(f"p4reduce {importlib.metadata.version('p4reduce')} (P4 program {program})")
         raise typer.Exit
 
 
@@ -73,7 +77,11 @@ def _version(asked: bool) -> None:
 def options(
     debug: bool = typer.Option(False, _DEBUG, help="Show the traceback of an error."),
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="Show the version."
+        False,
+        "--version",
+        callback=_version,
+        is_eager=True,
+        help="Show the version, and the hash of the P4 program.",
     ),
 ) -> None:
     """Options of every command."""

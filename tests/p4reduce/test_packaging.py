@@ -1,10 +1,12 @@
-"""The wheel carries the compiled P4 program and the native parts: installed elsewhere, it works."""
+"""The source distribution has all that git has; the wheel made of it, installed elsewhere, works."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -31,29 +33,40 @@ def _run(*command: str, cwd: Path, **environment: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the working copy as it is."""
-    directory = tmp_path_factory.mktemp("wheel")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The source distribution, of the working copy as it is."""
+    directory = tmp_path_factory.mktemp("sdist")
     source = directory / "source"
     listed = _run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=REPOSITORY)
     for name in filter(None, listed.split("\0")):
         if (REPOSITORY / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((REPOSITORY / name).read_bytes())
-    _run(
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "-w",
-        str(directory),
-        str(source),
-        cwd=directory,
-    )
-    (built,) = directory.glob("*.whl")
+    build = f"from setuptools.build_meta import build_sdist; build_sdist({str(directory)!r})"
+    _run(sys.executable, "-c", build, cwd=source)
+    (built,) = directory.glob("*.tar.gz")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(sdist: Path) -> Path:
+    """The wheel, built from the source distribution."""
+    words = ("-m", "pip", "wheel", "-q", "--no-deps", "-w", str(sdist.parent), str(sdist))
+    _run(sys.executable, *words, cwd=sdist.parent)
+    (built,) = sdist.parent.glob("*.whl")
+    return built
+
+
+@pytest.mark.slow
+def test_what_is_in_the_source_distribution(sdist: Path) -> None:
+    """What git has, and so the tests, the pages that the README links to, and what those name."""
+    top = f"p4reduce-{importlib.metadata.version('p4reduce')}/"
+    with tarfile.open(sdist) as archive:
+        names = {name.removeprefix(top) for name in archive.getnames()}
+    listed = _run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=REPOSITORY)
+    there = {name for name in listed.split("\0") if name and (REPOSITORY / name).is_file()}
+    assert sorted(there - names - {".gitignore"}) == []
+    assert not [name for name in names if name.endswith((".so", ".pyc"))]
 
 
 @pytest.mark.slow
@@ -95,6 +108,9 @@ def test_installed_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     _run(str(python), "-m", "pip", "install", "-q", "--no-compile", str(wheel), cwd=tmp_path)
     _run(str(python), "-c", _IMPORTS.format(environment=str(environment)), cwd=tmp_path)
     assert "demo" in _run(str(command), "--help", cwd=tmp_path)
+    number = importlib.metadata.version("p4reduce")
+    assert _run(str(command), "--version", cwd=tmp_path).startswith(f"p4reduce {number} (P4 program ")
+    assert "0 failed" in _run(str(command), "simulate-faults", "--seeds", "1..3", cwd=tmp_path)
     state = tmp_path / "s"
     printed = _run(
         *(str(command), "demo", "--cluster", f"w{os.getpid()}", "--workers", "2", "--steps", "3"),

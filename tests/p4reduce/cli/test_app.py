@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import pytest
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, UnreachableError
+from controller.switches.pipeline import shipped_program
 from p4reduce.cli import app as cli
 from p4reduce.cli.commands import job as job_commands
 from tests.topologies.states import GONE, cluster_state, fabric_state
@@ -180,8 +182,10 @@ def test_every_command_has_help(words: list[str], said: Said) -> None:
 
 
 def test_version(said: Said) -> None:
+    """With the hash by which `p4reduce plan` names the program that a switch runs."""
     assert cli.run(["--version"]) == 0
-    assert said()[0].startswith("p4reduce ")
+    number = importlib.metadata.version("p4reduce")
+    assert said()[0] == f"p4reduce {number} (P4 program {shipped_program().sha256[:12]})\n"
 
 
 @pytest.mark.parametrize(
