@@ -13,11 +13,12 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command is: a function, or a Typer with commands of its own."""
+    """Where a command is: a function, or a Typer with commands of its own. `examples`: lines for its help."""
 
     module: str
     name: str
     context_settings: dict[str, Any] | None = None
+    examples: tuple[str, ...] = ()
 
 
 class Commands(Mapping[str, Any]):
@@ -48,7 +49,23 @@ class Commands(Mapping[str, Any]):
         return self[name]
 
 
-class LazyGroup(TyperGroup):
+class PlainGroup(TyperGroup):
+    """A group whose help has the whole first paragraph of each command's: Click's stops after 45 letters."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands, in the order in which they were given."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [
+            (name, " ".join((command.help or "").partition("\n\n")[0].split()))
+            for name, command in commands
+            if command is not None and not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+
+class LazyGroup(PlainGroup):
     """A group whose commands are in `places`."""
 
     places: ClassVar[Mapping[str, Place]] = {}
@@ -59,17 +76,27 @@ class LazyGroup(TyperGroup):
         self.commands = made
 
 
+def group(**attributes: Any) -> typer.Typer:
+    """A Typer whose help is plain text, as a man page's: Rich's tables cut what has no room."""
+    return typer.Typer(rich_markup_mode=None, **{"cls": PlainGroup, **attributes})
+
+
 def _make(name: str, place: Place) -> Any:
     """The command as Typer makes it of what stands at `place`."""
     found = getattr(importlib.import_module(place.module), place.name)
-    around = typer.Typer()
+    around = group()
     around.callback()(_nothing)  # a group, however many commands it has
     if isinstance(found, typer.Typer):
-        around.add_typer(found, name=name)
+        around.add_typer(found, name=name, epilog=_epilog(place.examples))
     else:
-        around.command(name, context_settings=place.context_settings)(found)
-    group: Any = typer.main.get_command(around)
-    return group.commands[name]
+        around.command(name, context_settings=place.context_settings, epilog=_epilog(place.examples))(found)
+    made: Any = typer.main.get_command(around)
+    return made.commands[name]
+
+
+def _epilog(examples: tuple[str, ...]) -> str | None:
+    """Click leaves lines behind its mark as they are."""
+    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))) if examples else None
 
 
 def _nothing() -> None:

@@ -10,13 +10,40 @@ import typer
 
 from p4reduce.workloads import sizes
 from p4reduce.workloads.errors import WorkloadError
+from topologies import state
 from topologies.errors import TopologyError
 from topologies.links import parse_rate_mbit
 from topologies.state import HostKind
 
+
+def complete_cluster() -> list[str]:
+    """The names of clusters, for a shell that completes a word."""
+    return [cluster.name for cluster in state.all_clusters()]
+
+
+def complete_host(ctx: typer.Context) -> list[str]:
+    """The hosts of the cluster that the command line means."""
+    return [host.name for cluster in _meant(ctx) for host in cluster.hosts]
+
+
+def complete_switch(ctx: typer.Context) -> list[str]:
+    """Its switches."""
+    return [switch.name for cluster in _meant(ctx) for switch in cluster.switches]
+
+
+def _meant(ctx: typer.Context) -> list[state.ClusterState]:
+    name = ctx.params.get("cluster")
+    return [cluster for cluster in state.all_clusters() if name in (None, cluster.name)]
+
+
 ClusterOption = Annotated[
     str | None,
-    typer.Option("--cluster", envvar="P4REDUCE_CLUSTER", help="Which cluster; the only one if not given."),
+    typer.Option(
+        "--cluster",
+        envvar="P4REDUCE_CLUSTER",
+        help="Which cluster; the only one if not given.",
+        autocompletion=complete_cluster,
+    ),
 ]
 Selective = Annotated[
     bool | None,

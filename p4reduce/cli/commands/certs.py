@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.loading import group
 from p4reduce.cli.options import JsonFlag
 from p4reduce.cli.output import Column, Row
 from p4reduce.doctor import words
 
-app = typer.Typer(no_args_is_help=True, help="Certificates for TLS: make, show.")
+app = group(no_args_is_help=True, help="Certificates for TLS: make, show.")
 
 _Names = list[str] | None
 _DAY_S = 86400

@@ -8,14 +8,17 @@ from typing import Annotated
 import typer
 
 from p4reduce.cli import output
-from p4reduce.cli.options import ClusterOption
+from p4reduce.cli.options import ClusterOption, complete_cluster
 from topologies import cleanup, processes, state
 from topologies.errors import TopologyError
 from topologies.state import ClusterState
 
 
 def down(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="The cluster's name.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="The cluster's name.", autocompletion=complete_cluster),
+    ] = None,
     cluster: ClusterOption = None,
     everything: Annotated[bool, typer.Option("--all", help="All clusters, whoever brought them up.")] = False,
 ) -> None:

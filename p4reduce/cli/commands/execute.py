@@ -8,13 +8,18 @@ from typing import Annotated
 import typer
 
 from p4reduce.cli import output
-from p4reduce.cli.options import ClusterOption
+from p4reduce.cli.options import ClusterOption, complete_host
 from topologies import launch, state
 from topologies.errors import CommandError
 
 
 def execute(
-    host: Annotated[str, typer.Argument(metavar="HOST", help="The host's name, h1 for instance.")],
+    host: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST", help="The host's name, h1 for instance.", autocompletion=complete_host
+        ),
+    ],
     command: Annotated[list[str], typer.Argument(metavar="COMMAND...", help="What to run there.")],
     cluster: ClusterOption = None,
 ) -> None:

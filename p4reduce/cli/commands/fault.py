@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from p4reduce.cli import output
-from p4reduce.cli.options import ClusterOption, JsonFlag
+from p4reduce.cli.loading import group
+from p4reduce.cli.options import ClusterOption, JsonFlag, complete_switch
 from p4reduce.cli.output import Column
 from soft_switch.faults import FaultKind, Packets
 from topologies import state
 from topologies.faults import ClusterFaults, PacketFault
 from topologies.packet_faults import DIRECTIONS
 
-app = typer.Typer(
+app = group(
     no_args_is_help=True, help="Make the cluster fail on purpose: packets, links, processes, the disk."
 )
 
@@ -88,8 +89,10 @@ def packets(
         Packets,
         typer.Option(
             "--packets",
-            help="Which are meant. send: first, middle, last, only (of a message); result: a switch's sum; "
-            "tree: partial, tree-result, ask (between switches).",
+            metavar="WHICH",
+            help="Which are meant: any, roce, tcp; send, of which are first, middle, last and only (of a "
+            "message); ack, nak, rnr; result (of a switch); tree, of which are partial, tree-result and ask "
+            "(between switches).",
         ),
     ] = Packets.ANY,
     message: Annotated[
@@ -191,7 +194,9 @@ def worker(
 @app.command("switch")
 def switch(
     what: Annotated[ProcessFault, typer.Argument(metavar="kill|restart|pause|resume")],
-    name: Annotated[str, typer.Argument(metavar="SWITCH", help="Its name: s1, l2.")],
+    name: Annotated[
+        str, typer.Argument(metavar="SWITCH", help="Its name: s1, l2.", autocompletion=complete_switch)
+    ],
     cluster: ClusterOption = None,
 ) -> None:
     """Kill a switch, start it anew with empty registers, stop it where it is, or let it go on."""

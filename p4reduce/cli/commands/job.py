@@ -18,13 +18,14 @@ from controller.api.errors import NotFoundError
 from controller.api.messages import MAX_PLANES
 from p4reduce.cli import output
 from p4reduce.cli.controlling import ClusterAdmin
+from p4reduce.cli.loading import group
 from p4reduce.cli.options import ClusterOption, JsonFlag, Selective
 from p4reduce.cli.output import Column, Row, named
 from p4reduce.doctor import words
 from topologies import state
 from topologies.errors import TopologyError
 
-app = typer.Typer(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete, clear.")
+app = group(no_args_is_help=True, help="Jobs at the controller: create, list, show, delete, clear.")
 
 Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 

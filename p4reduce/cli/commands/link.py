@@ -7,11 +7,12 @@ from typing import Annotated
 import typer
 
 from p4reduce.cli import output
+from p4reduce.cli.loading import group
 from p4reduce.cli.options import ClusterOption
 from topologies import state, wires
 from topologies.errors import TopologyError
 
-app = typer.Typer(no_args_is_help=True, help="Take links between switches down, and up again.")
+app = group(no_args_is_help=True, help="Take links between switches down, and up again.")
 
 Link = Annotated[str, typer.Argument(metavar="LINK", help="The link of two switches: l1:s2.")]
 

@@ -9,12 +9,17 @@ import typer
 
 from p4reduce.cli import output
 from p4reduce.cli.failing import ending_on_signals
-from p4reduce.cli.options import ClusterOption
+from p4reduce.cli.options import ClusterOption, complete_switch
 from topologies import p4runtime_shell, state
 
 
 def shell(
-    switch: Annotated[str, typer.Argument(metavar="SWITCH", help="The switch's name, s1 for instance.")],
+    switch: Annotated[
+        str,
+        typer.Argument(
+            metavar="SWITCH", help="The switch's name, s1 for instance.", autocompletion=complete_switch
+        ),
+    ],
     election_id: Annotated[
         int | None,
         typer.Option(

@@ -9,12 +9,13 @@ import typer
 
 from p4reduce.cli import output
 from p4reduce.cli.commands.job import client
+from p4reduce.cli.loading import group
 from p4reduce.cli.options import ClusterOption, JsonFlag
 from p4reduce.cli.output import Column, Row, named
 from p4reduce.workloads.counters import AGAIN, MEANING, SENT_AGAIN
 from topologies import state, wires
 
-app = typer.Typer(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports, links.")
+app = group(no_args_is_help=True, help="What the switches hold: flows, slots, counters, ports, links.")
 
 _NO_JOB = " (only jobs that run have any; 'p4reduce show ports' has what went through so far)"
 JobOption = Annotated[str, typer.Option("--job", metavar="JOB", help="Only this job's.")]

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from controller.config import Spread, Target
 from p4reduce.cli import fabric_options as fabrics
+from p4reduce.cli.loading import PlainGroup, group
 from p4reduce.cli.options import (
     OtherName,
     P4InfoFile,
@@ -30,7 +30,7 @@ _FILE = "file"
 _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
-class UpGroup(TyperGroup):
+class UpGroup(PlainGroup):
     """`up CLUSTER.yaml` is `up file CLUSTER.yaml`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
@@ -39,7 +39,7 @@ class UpGroup(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-app = typer.Typer(no_args_is_help=True, cls=UpGroup, help="Bring a cluster up.")
+app = group(no_args_is_help=True, cls=UpGroup, help="Bring a cluster up.")
 
 Name = Annotated[str, typer.Option("--cluster", metavar="NAME", help="Name of the cluster.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Leave it running and return.")]

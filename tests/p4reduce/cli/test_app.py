@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import io
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
 import pytest
+import typer
 
 from controller.api import controller_pb2 as pb
 from controller.api.errors import NotFoundError, UnreachableError
@@ -160,25 +163,46 @@ def test_help_names_every_command(said: Said) -> None:
         assert command in printed
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["demo"],
-        *(["up", what] for what in ("rack", "spine-leaf", "file")),
-        *(["link", what] for what in ("up", "down")),
-        ["run"],
-        ["report"],
-        ["down"],
-        ["push"],
-        ["shell"],
-        ["allreduce"],
-        *(["job", what] for what in ("create", "list", "show", "delete", "clear")),
-        *(["show", what] for what in ("flows", "slots", "counters", "ports", "links")),
-    ],
-)
-def test_every_command_has_help(words: list[str], said: Said) -> None:
+def _commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All commands and groups below, by the words that lead there."""
+    yield words, command
+    for name, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from _commands(inner, *words, name)
+
+
+COMMANDS = dict(_commands(typer.main.get_command(cli.app)))
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_fits_eighty_columns_and_describes_everything(
+    words: tuple[str, ...], said: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert cli.run([*words, "--help"]) == 0
-    assert "Usage" in said()[0]
+    page = said()[0]
+    assert page.startswith(f"Usage: {' '.join(('p4reduce', *words))}")
+    assert max(map(len, page.splitlines())) <= 80
+    assert "…" not in page
+    assert not re.search(r"\w\.\.\.$", page, re.MULTILINE), "something was cut"
+    assert COMMANDS[words].help
+    for parameter in COMMANDS[words].params:
+        assert parameter.param_type_name == "argument" or parameter.help, parameter.name
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if COMMANDS[words].epilog], ids=" ".join)
+def test_examples_are_command_lines(words: tuple[str, ...]) -> None:
+    """Each is parsed, and not run."""
+    lines = COMMANDS[words].epilog.removeprefix("\b\nExamples:\n").replace("\\\n", " ").splitlines()
+    assert lines
+    for line in lines:
+        program, *rest = shlex.split(line)
+        assert program == "p4reduce"
+        found: tuple[str, ...] = ()
+        while rest and (*found, rest[0]) in COMMANDS:
+            found = (*found, rest.pop(0))
+        assert found[: len(words)] == words
+        COMMANDS[found].make_context(" ".join(found), rest)
 
 
 def test_version(said: Said) -> None:
@@ -583,3 +607,29 @@ class TestOnACluster:
         monkeypatch.setenv("P4REDUCE_CLUSTER", "c2")
         assert cli.run(["job", "list"]) == 1
         assert "no running cluster 'c2'" in said()[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("p4reduce do", ["down", "doctor"]),
+        ("p4reduce job list --cluster ", ["c1", "c2"]),
+        ("p4reduce down ", ["c1", "c2"]),
+        ("p4reduce exec --cluster c1 ", ["h1", "h2"]),
+        ("p4reduce shell --cluster c1 ", ["s1"]),
+        ("p4reduce fault switch restart --cluster nowhere ", []),
+    ],
+)
+def test_a_shell_completes_names(
+    line: str, words: list[str], said: Said, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
+    for name in ("c1", "c2"):
+        cluster = cluster_state(name)
+        cluster.directory.mkdir(parents=True)
+        cluster.save()
+    monkeypatch.setenv("_P4REDUCE_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
+    assert cli.run([]) == 0
+    assert said()[0].split() == words
