@@ -157,8 +157,10 @@ class Communicator(AbstractContextManager["Communicator"]):
         strategy: Strategy | str = Strategy.AUTO,
         transport: Transport = Transport.USERSPACE,
         queue_pairs: QueuePairs | None = None,
+        gang: Gang | None = None,
     ) -> None:
         self.ready = ready
+        self.is_in_elastic_gang = gang is not None and ready.lease_s > 0
         self.transport = transport
         self.strategy = strategy_of(strategy)
         self._membership = membership
@@ -171,6 +173,7 @@ class Communicator(AbstractContextManager["Communicator"]):
             Runner(link, rank=rank, timeout_s=timeout_s),
             membership,
             queue_pairs,
+            is_in_elastic_gang=self.is_in_elastic_gang,
         )
         self._turns: Turns = self._execution
         if ready.mode is Mode.RING and world_size > 1:
@@ -272,6 +275,7 @@ class Communicator(AbstractContextManager["Communicator"]):
             strategy=strategy,
             transport=place.queue_pairs.adapter.transport,
             queue_pairs=place.queue_pairs,
+            gang=gang,
         )
         if where is not None:
             try:
@@ -471,15 +475,28 @@ class Communicator(AbstractContextManager["Communicator"]):
         *,
         strategy: Strategy | str | None = None,
         reduction: Reduction = Reduction.NONE,
+        gang_renewal: int = 0,
     ) -> Future[Array]:
         """A collective of one's own, of all workers, in its turn; the future has `result`.
 
         `steps(call, strategy)` are operations as in `host_agent.collectives`. The strategy is chosen as for
-        `kind` of `array`, which, with `what`, tells the call from others.
+        `kind` of `array`, which, with `what`, tells the call from others. `gang_renewal`: as in `Task`.
         """
         begun = Begun(lambda call, chosen: steps(call.named(kind, array), chosen), result)
         how = self._choice(strategy, kind, array, reduction)
-        return self._execution.later(Task(what, reduction, how, lambda view: begun, _as_it_is))
+        return self._execution.later(Task(what, reduction, how, lambda view: begun, _as_it_is, gang_renewal))
+
+    def begins_gang_collective(self) -> tuple[int, View]:
+        """As `Execution`'s, and the next two."""
+        return self._execution.begins_gang_collective()
+
+    def is_begun_anew(self, gang_renewal: int) -> bool:
+        """Whether what an elastic gang began after that renewal is dropped."""
+        return self._execution.is_begun_anew(gang_renewal)
+
+    def finish_gang_collective(self, gang_renewal: int, what: str) -> None:
+        """A collective of all GPUs has its result here. BegunAnewError."""
+        self._execution.finish_gang_collective(gang_renewal, what)
 
     all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
     broadcast_async, all_gather_async = _deprecated("broadcast"), _deprecated("all_gather")

@@ -34,6 +34,7 @@ from host_agent.member import (
     Again,
     Connect,
     Cut,
+    Drop,
     Exhausted,
     Inconsistent,
     Member,
@@ -44,7 +45,7 @@ from host_agent.member import (
     WentOn,
 )
 from host_agent.membership import Membership, MembershipChange, Request, View, error_of
-from host_agent.recovery import NUMBERS, Attempt, repair, through_renewals
+from host_agent.recovery import NUMBERS, Attempt, BegunAnewError, repair, through_renewals
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportClosedError, TransportError
 from host_agent.wire.aggregation import Reduction
@@ -98,7 +99,8 @@ class Task(Turn[T]):
 
     `choose` gives the strategy for the job's mode when the collective starts. `begin` prepares what depends
     on the workers in the job then; it is called again if a renewal cut the collective and it runs again. Both
-    raise UsageError. `finish` turns the result into what the user gets.
+    raise UsageError. `finish` turns the result into what the user gets. `gang_renewal`: it is part of a
+    collective of all GPUs that was begun after that renewal of its elastic gang.
     """
 
     what: str
@@ -106,6 +108,7 @@ class Task(Turn[T]):
     choose: Callable[[Mode], Strategy]
     begin: Callable[[View], Begun]
     finish: Callable[[Array], T]
+    gang_renewal: int = 0
 
     def words(self, mode: Mode) -> str:
         """The call, as it would travel now in a job of that mode."""
@@ -151,16 +154,19 @@ class Execution:
     membership: Membership
     queue_pairs: QueuePairs | None = None
     tally: Tally = field(default_factory=Tally)
+    is_in_elastic_gang: InitVar[bool] = False
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
 
-    def __post_init__(self, view: View, ready: Ready) -> None:
+    def __post_init__(self, view: View, ready: Ready, is_in_elastic_gang: bool) -> None:
         self.member = Member(ready, view)
+        self.member.gang_collective = 0 if is_in_elastic_gang else None
         self._changed = threading.Condition()  # guards the member, and what its actions change:
         self._work: deque[Work] = deque()  # what the thread has to do
         self._thread: threading.Thread | None = None
         self._offered: QueuePairs | None = None  # offered, and not connected
-        self._goes_on = self._is_stopped = False  # what was parked; all
+        self._goes_on = self._is_stopped = False  # what was parked, or ends, as it is
+        self._is_dropped = False  # as it is dropped
         self._cut_at = 0.0
         self._changes = _Changes()
         self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
@@ -225,6 +231,39 @@ class Execution:
             self.member.calls.made(collective, lambda: what)
             self._act()
         self.fail(error, self._reason(error), collective)
+
+    # Collectives of all GPUs of an elastic gang
+
+    def begins_gang_collective(self) -> tuple[int, View]:
+        """The renewal after which it is begun, and who is in the job. All that was called before is over."""
+        with self._order, self._changed:
+            self._next_collective = self.member.next_collective
+            return self.member.gang_renewal, self.member.view
+
+    def is_begun_anew(self, gang_renewal: int) -> bool:
+        """Whether what was begun after that renewal is dropped."""
+        return self.member.begun_anew > gang_renewal
+
+    def finish_gang_collective(self, gang_renewal: int, what: str) -> None:
+        """Its result is there: it is this worker's unless it is begun anew (BegunAnewError).
+
+        Waits until a renewal that asks where all stand is over, and until this worker is surely in its job.
+        """
+        patience = self.runner.patience_s
+        with self._changed:
+            while True:
+                if self.is_begun_anew(gang_renewal):
+                    raise BegunAnewError(what)
+                if self._is_stopped or self.member.finish_gang_collective():
+                    break
+                marks = self.member.marks
+                if not self._changed.wait(patience) and self.member.marks == marks:
+                    self.runner.stalled(
+                        f"{what}: rank {self.rank} waits for a renewal ({self.member.reason}) of its job, "
+                        f"which has come no further for {patience:g} s"
+                    )
+        self._require_no_failure(what)
+        self._confirm(what)
 
     def fail(
         self,
@@ -348,7 +387,7 @@ class Execution:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
-            self._start(collective, what)
+            self._start(task, collective, what)
             try:
                 self._require_no_failure(task.what)  # it may have waited for long
                 started = time.monotonic()
@@ -363,7 +402,10 @@ class Execution:
             closed = CommunicatorClosedError(f"{what}: {error}")
             self.fail(closed, self._reason(closed))
             raise closed from error
-        except UsageError:  # nothing was sent, and the other workers' calls are refused alike
+        except (
+            UsageError,
+            BegunAnewError,
+        ):  # nothing was sent, and the other workers' calls are refused alike
             self.membership.runs(None)
             raise
         except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:
@@ -381,12 +423,16 @@ class Execution:
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         return result
 
-    def _start(self, collective: int, what: str) -> None:
-        """Wait until it may."""
+    def _start(self, task: Task[Any], collective: int, what: str) -> None:
+        """Wait until it may. BegunAnewError where it is dropped before."""
         patience = self.runner.patience_s
         with self._changed:
             marks = self.member.marks
-            while not self.member.start(collective):
+            while True:
+                if self.is_begun_anew(task.gang_renewal):
+                    raise BegunAnewError(what)
+                if self.member.start(collective):
+                    break
                 self._act()
                 if not self._changed.wait(patience) and self.member.marks == marks:
                     held = f"a renewal ({self.member.reason})" if self.member.is_renewing else "a move"
@@ -462,7 +508,7 @@ class Execution:
         with self._changed:
             if not self.member.is_renewing:
                 raise error
-            self._goes_on = False
+            self._goes_on = self._is_dropped = False
             self.member.parked()
             self._act()
             while not self._goes_on and not self._is_stopped:
@@ -478,6 +524,8 @@ class Execution:
         self._require_no_failure(what)
         if not self._goes_on:
             raise TransportClosedError("the job has ended") from error
+        if self._is_dropped:
+            raise BegunAnewError(what)
 
     def _require_no_failure(self, what: str) -> None:
         if self.ended is not None:
@@ -542,6 +590,8 @@ class Execution:
                     self._cut(action)
                 case Again():
                     self._goes_on = True
+                case Drop():
+                    self._goes_on = self._is_dropped = True
                 case WentOn():
                     self._tell_of(action)
                 case Exhausted():

@@ -54,8 +54,6 @@ def join(
     """
     if gang is not None and (wrong := gang.wrong_with(job)):
         raise UsageError(wrong)
-    if gang is not None and elastic:
-        raise UsageError(f"gang {gang.name} cannot be elastic: its planes end when a worker of one dies")
     if not 0 <= rank < world_size:
         raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
     if first_psn is not None and not 0 <= first_psn < PSN_MODULUS:

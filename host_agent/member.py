@@ -17,7 +17,11 @@ A Renew with a higher number starts over, and drops what was offered or connecte
 
 Events come in as calls; `actions` returns what is to be done, in order. Offer, Connect, Repair and Settle
 take time; the calls that report their end return whether the result is still wanted. Collectives start in the
-order of their numbers, one at a time: `start`, `ended`; a cut one is `parked` until Again.
+order of their numbers, one at a time: `start`, `ended`; a cut one is `parked` until Again or Drop.
+
+The planes of an elastic gang are renewed together. A collective of all GPUs is several in each plane, some of
+which may be over, with the part of a machine that died, and others not. So the first one that no GPU has
+finished is begun anew: what each worker had called for it in its plane is dropped.
 
 A switch compares messages of a slot by 32-bit serial numbers, which fail for two that are 2^31 apart. So it
 sums only the messages below 2^31 of a generation. Heartbeats tell the controller how many there are, and it
@@ -111,6 +115,11 @@ class Again:
 
 
 @dataclass(frozen=True)
+class Drop:
+    """The collective that was parked does not go on (`recovery.BegunAnewError`)."""
+
+
+@dataclass(frozen=True)
 class WentOn:
     """The job goes on under the new generation. `change`: without some of its workers."""
 
@@ -132,7 +141,7 @@ class Exhausted:
     """Warn: this generation has used up the messages that a switch sums."""
 
 
-Action = Say | Cut | Settle | Offer | Connect | Repair | Again | WentOn | Inconsistent | Exhausted
+Action = Say | Cut | Settle | Offer | Connect | Repair | Again | Drop | WentOn | Inconsistent | Exhausted
 
 
 class Stage(Enum):
@@ -153,12 +162,18 @@ class Member:
 
     `ring_reason`, `ring_moves`: why, and how often, the job went over to the ring. `renewals` counts those
     that are over, `marks` the steps of moves and renewals. `next_collective`: the first that has not started.
+
+    In an elastic gang, `gang_collective` is the first of all GPUs that this worker has not finished,
+    `gang_renewal` the number of the newest renewal that is over, and `begun_anew` that of the newest by which
+    that collective was begun anew: what it had called here until then is dropped.
     """
 
     def __init__(self, ready: Ready, view: View) -> None:
         self.view = view
         self.generation = ready.generation
         self.replay_log = ReplayLog(_window_of(ready))
+        self.gang_collective: int | None = None
+        self.gang_renewal = self.begun_anew = 0
         self.calls = Calls(lambda called: self._actions.append(Say(called)))
         self.ring_reason = ""
         self.ring_moves = self.renewals = self.marks = self.next_collective = 0
@@ -270,6 +285,17 @@ class Member:
         self._perhaps_offer()
         self._perhaps_settle()
 
+    def finish_gang_collective(self) -> bool:
+        """A collective of all GPUs has its result here; whether this worker has finished it.
+
+        It has not while a renewal asks where all stand, as the answer has to hold until the renewal is over.
+        """
+        if self.is_renewing and not self._is_over:
+            return False
+        assert self.gang_collective is not None
+        self.gang_collective = (self.gang_collective + 1) % NUMBERS
+        return True
+
     # Answers
 
     def settled(self, move: int) -> bool:
@@ -294,6 +320,7 @@ class Member:
             psn_out=psn_out,
             qpn_in=qpn_in,
             collective=self.replay_log.finished,
+            gang_collective=self.gang_collective,
         )
         self._actions.append(Say(self._answer))
         return True
@@ -387,9 +414,14 @@ class Member:
                 reason=renew.reason,
             )
         self._actions.append(WentOn(ready, mode_before, change))
+        anew = self.gang_collective is not None and renewed.gang_collective == self.gang_collective
+        self.gang_renewal = max(self.gang_renewal, renewed.gang_renewal)
+        if anew:  # of what is dropped, machines may have called different numbers; all have finished the same
+            self.begun_anew = self.gang_renewal
+            self.next_collective = self.replay_log.finished
         if self._parked:
             self._parked = False
-            self._actions.append(Again())
+            self._actions.append(Drop() if anew else Again())
         self._perhaps_settle()  # a move may have come while a result was repaired
 
     def _waits_for(self, stage: Stage, renewal: int) -> bool:

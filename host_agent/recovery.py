@@ -147,6 +147,10 @@ class LinkCut(Exception):
     """Thrown into a collective whose connection was cut, when there is another: the job was renewed."""
 
 
+class BegunAnewError(Exception):
+    """A renewal of an elastic gang: the collective of all GPUs that this one was for is begun anew."""
+
+
 class Attempt(NamedTuple):
     """A collective as it runs in the present generation. `place`: as `ReplayLog.begin` has it."""
 

@@ -335,32 +335,38 @@ class Renew(_message.Message):
     def __init__(self, renewal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Renewing(_message.Message):
-    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective")
+    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective", "gang_collective")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     QPN_OUT_FIELD_NUMBER: _ClassVar[int]
     PSN_OUT_FIELD_NUMBER: _ClassVar[int]
     QPN_IN_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     qpn_out: int
     psn_out: int
     qpn_in: int
     collective: int
-    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ...) -> None: ...
+    gang_collective: int
+    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ..., gang_collective: _Optional[int] = ...) -> None: ...
 
 class Renewed(_message.Message):
-    __slots__ = ("renewal", "ready", "collective", "holder", "members")
+    __slots__ = ("renewal", "ready", "collective", "holder", "members", "gang_renewal", "gang_collective")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     HOLDER_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    GANG_RENEWAL_FIELD_NUMBER: _ClassVar[int]
+    GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     ready: Ready
     collective: int
     holder: int
     members: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ...) -> None: ...
+    gang_renewal: int
+    gang_collective: int
+    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., gang_renewal: _Optional[int] = ..., gang_collective: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()

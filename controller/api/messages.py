@@ -231,13 +231,17 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewing:
-    """The old queue pairs send nothing any more; new ones, and the first collective that is not finished."""
+    """The old queue pairs send nothing any more; new ones, and the first collective that is not finished.
+
+    `gang_collective`: in an elastic gang, the first of all GPUs that is not finished here.
+    """
 
     renewal: int
     qpn_out: int
     psn_out: int
     qpn_in: int
     collective: int
+    gang_collective: int | None = None
 
 
 @dataclass(frozen=True)
@@ -376,6 +380,9 @@ class Renewed:
 
     `holder`: a rank (new numbering) that has, and gives its result to the others; None: nobody has, and all
     do it anew. `members`: by rank (new numbering), the rank that each worker joined with; empty: as before.
+
+    In an elastic gang, `gang_renewal` is a number of this renewal that all planes hear (0: it is none), and
+    who has not finished `gang_collective`, of all GPUs, begins it anew; None: nobody begins one anew.
     """
 
     renewal: int
@@ -383,6 +390,8 @@ class Renewed:
     collective: int
     holder: int | None = None
     members: tuple[int, ...] = ()
+    gang_renewal: int = 0
+    gang_collective: int | None = None
 
 
 @dataclass(frozen=True)

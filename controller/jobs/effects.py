@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.api.messages import FromController, Mode
+from controller.api.messages import EndCause, FromController, Mode
 from controller.jobs.renewals import Cause
 
 
@@ -71,6 +71,20 @@ class Lost:
 
 
 @dataclass(frozen=True)
+class MachineLost:
+    """A plane goes on without a worker: so do all others, without those of its machine.
+
+    `machine`: the rank that they joined with. `rank`: of the worker. `has_stopped`: it returns nothing more.
+    """
+
+    machine: int
+    rank: int
+    reason: str
+    cause: EndCause
+    has_stopped: bool
+
+
+@dataclass(frozen=True)
 class Interrupted:
     """The job can go on under a new generation only: call `renew`."""
 
@@ -123,6 +137,7 @@ Effect = (
     | Stayed
     | Over
     | Lost
+    | MachineLost
     | Interrupted
     | Detach
     | Rebuild

@@ -391,12 +391,16 @@ class Job:
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
             return
         if self._can_lose_workers:
-            self._drop(rank, reason, EndCause.WORKER_ABORTED)
+            self._drop(rank, reason, EndCause.WORKER_ABORTED, plane=self._other_plane(plane))
         else:
-            gang = self.spec.gang
-            is_another = gang is not None and plane is not None and plane in range(gang.planes)
-            other = plane if is_another and gang is not None and plane != gang.plane else None
-            self.end(reason, EndCause.WORKER_ABORTED, rank=rank, plane=other)
+            self.end(reason, EndCause.WORKER_ABORTED, rank=rank, plane=self._other_plane(plane))
+
+    def _other_plane(self, plane: int | None) -> int | None:
+        """The plane where it is another one of this gang."""
+        gang = self.spec.gang
+        if gang is None or plane is None or plane == gang.plane or plane not in range(gang.planes):
+            return None
+        return plane
 
     # Sessions that end, and begin again.
 
@@ -549,6 +553,11 @@ class Job:
 
     def _renewing(self, rank: int, answer: Renewing) -> None:
         """A worker sends nothing any more in the old generation, and says where it stands."""
+        if self.spec.elastic and self.spec.gang is not None and answer.gang_collective is None:
+            raise InvalidRequestError(
+                f"{self.workers[rank].member} does not say in which collective of its elastic gang it is: "
+                "update p4reduce on its machine"
+            )
         if self.renewal is not None and answer.renewal <= self.renewal.number:
             asked = self._state is State.ASKING and answer.renewal == self.renewal.number
             if asked and self.renewal.answered(rank, answer):
@@ -575,14 +584,17 @@ class Job:
         """Whether `renewed` is what that renewal waits for."""
         return self._state is State.REBUILDING and self.renewal is not None and self.renewal.number == number
 
-    def renewed(self, plan: Plan, now: float) -> None:
-        """The switches are written: everybody comes up in the generation of the plan."""
+    def renewed(
+        self, plan: Plan, now: float, *, gang_renewal: int = 0, gang_collective: int | None = None
+    ) -> None:
+        """The switches are written: everybody comes up in the generation of the plan. See `Renewed`."""
         renewal = self.renewal
         if renewal is None or not self.is_rebuilding(plan.generation):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
         self._becomes(State.RAISING)
         new_ranks = self.workers.renumber(renewal.members(self.workers), plan.generation)
         self.plan, self.numbered = plan, 0
+        renewal.gang_renewal, renewal.gang_collective = gang_renewal, gang_collective
         renewal.written(new_ranks, now)
         self._effects.append(effects.Renumbered(new_ranks))
         for rank in sorted(self.workers):
@@ -607,6 +619,8 @@ class Job:
                 collective=renewal.goes_on_with,
                 holder=renewal.holder,
                 members=tuple(member.original_rank for member in self.members),
+                gang_renewal=renewal.gang_renewal,
+                gang_collective=renewal.gang_collective,
             )
             self._tell(rank, event)
         elif rank in renewal.waiting:
@@ -691,7 +705,7 @@ class Job:
         """Workers, by token, that the job was to go on without when the controller was restarted."""
         for rank, worker in sorted(self.workers.items()):
             if worker.token in dropped and self._can_lose_workers:
-                self._drop(rank, dropped[worker.token])
+                self._drop(rank, dropped[worker.token], has_stopped=False)
 
     def _drop_left_behind(self) -> bool:
         """A later generation than some workers know of has run: without them, as it waits for all of its own.
@@ -708,23 +722,60 @@ class Job:
                 if self._state is State.READY:
                     self._begin_to_run()
                 text = f"{self.workers[rank].member} was given up before the controller was restarted"
-                self._drop(rank, f"{text}: the others have gone on without it")
+                why = f"{text}: the others have gone on without it"
+                self._drop(rank, why, has_stopped=False)
         return bool(behind)
 
-    def _drop(self, rank: int, reason: str, cause: EndCause = EndCause.WORKER_LOST) -> None:
-        """Go on without a worker."""
-        who = self.workers[rank].member
-        self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=who.host or who.hostname))
-        self.workers.drop(rank, reason)
-        least = max(1, self.spec.min_workers)
-        if len(self.workers) < least:
-            left = len(self.workers)
-            needed = f"{left} {'worker is' if left == 1 else 'workers are'} left, and the job needs {least}"
-            self.end(reason if not self.workers else f"{reason}; {needed}", cause, rank=rank)
-        elif all(worker.leaving for worker in self.workers.values()):
+    def _drop(
+        self,
+        rank: int,
+        reason: str,
+        cause: EndCause = EndCause.WORKER_LOST,
+        *,
+        plane: int | None = None,
+        has_stopped: bool = True,
+    ) -> None:
+        """Go on without a worker, and a gang without its machine. `plane`: of the reason, if another one."""
+        machine = self.workers[rank].member.original_rank
+        if not self._leave_out(rank, reason, cause, plane):
+            return
+        if self.spec.gang is not None:
+            self._effects.append(effects.MachineLost(machine, rank, reason, cause, has_stopped))
+        if all(worker.leaving for worker in self.workers.values()):
             self._finish(Left())
         else:
             self._interrupted(Cause.WORKER_LOST, reason)
+
+    def drop_machine(self, machine: int, reason: str, cause: EndCause, plane: int) -> None:
+        """Go on without the worker of a machine that `plane` goes on without: all are renewed then.
+
+        It may live, and return results until it hears so or its lease is over. A plane that cannot lose it
+        ends, and so the gang does.
+        """
+        rank = next((r for r, w in self.workers.items() if w.member.original_rank == machine), None)
+        if rank is None or not self.live:
+            return
+        if not self._can_lose_workers:
+            self.end(reason, cause, rank=rank, plane=plane)
+        elif self.comparison is not None:
+            self.workers[rank].lost = True
+            self.comparison.gone(rank, reason)
+        elif self._leave_out(rank, reason, cause, plane) and all(w.leaving for w in self.workers.values()):
+            self._finish(Left())
+
+    def _leave_out(self, rank: int, reason: str, cause: EndCause, plane: int | None) -> bool:
+        """A worker has no part in the job any more; whether enough others are left, else it ends."""
+        who = self.workers[rank].member
+        host = who.host or who.hostname
+        self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=host, plane=plane))
+        self.workers.drop(rank, reason)
+        left, least = len(self.workers), max(1, self.spec.min_workers)
+        if left >= least:
+            return True
+        what = "worker" if self.spec.gang is None else "machine"
+        needed = f"{left} {what + ' is' if left == 1 else what + 's are'} left, and the job needs {least}"
+        self.end(reason if not self.workers else f"{reason}; {needed}", cause, rank=rank, plane=plane)
+        return False
 
     # Time.
 

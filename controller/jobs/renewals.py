@@ -34,6 +34,7 @@ class Renewal:
     `waiting`: who has not answered the present step; nobody while switches are written. `asked_at`, by rank:
     since when a worker that is connected has had something to answer. When the switches are written, ranks
     are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
+    `gang_renewal`, `gang_collective`: as in `Renewed`.
     """
 
     number: int
@@ -46,6 +47,8 @@ class Renewal:
     asked_at: dict[int, float] = field(default_factory=dict)
     goes_on_with: int = 0
     holder: int | None = None
+    gang_renewal: int = 0
+    gang_collective: int | None = None
 
     def __post_init__(self) -> None:
         self.waiting = set(self.ranks)

@@ -1,5 +1,8 @@
 """Gangs: the planes of machines with several GPUs, which begin, move, are renewed and end together.
 
+An elastic gang goes on without machines: who is lost in one plane takes the workers of its machine out of all
+others, before any of them is renewed.
+
 Local rank g of all machines is a job of its own, plane g. The controller knows a gang as the records that
 share a list, `Record.planes`; a job of its own is a gang of one plane. This module brings planes together,
 says who has not joined, and ends all of them where one has ended for a failure.
@@ -12,7 +15,9 @@ from collections.abc import Iterable, Mapping
 
 from controller.api.errors import ConflictError, InvalidRequestError
 from controller.api.messages import EndCause, Ended, Gang, JobSpec, Left
+from controller.jobs.effects import Interrupted, MachineLost
 from controller.jobs.job import Job
+from controller.jobs.renewals import Cause
 from controller.jobs.specs import Member, Phase
 from controller.orchestration.book import Book
 from controller.orchestration.callers import require_token
@@ -23,12 +28,15 @@ _MOST_LINES = 16  # of who has not joined
 
 
 class Gangs:
-    """`patience_s`: how long planes that run wait for others that do not come back."""
+    """`patience_s`: how long planes that run wait for others that do not come back. `lease_s`: how long after
+    it was last answered a worker of an elastic gang is sure to have stopped by itself.
+    """
 
-    def __init__(self, book: Book, engine: Engine, *, patience_s: float) -> None:
+    def __init__(self, book: Book, engine: Engine, *, patience_s: float, lease_s: float) -> None:
         self._book = book
         self._engine = engine
         self._patience_s = patience_s
+        self._lease_s = lease_s
         self._apart_since: dict[Record, float] = {}  # planes that run without others
 
     # Joining
@@ -122,6 +130,25 @@ class Gangs:
         if rest:
             self.gathered(rest[0])
 
+    # Machines that are lost
+
+    def machine_lost(self, record: Record, lost: MachineLost) -> None:
+        """A plane goes on without a worker: all others do so without those of its machine.
+
+        They may not have heard so, and return results while their leases run.
+        """
+        own, now = _plane(record), self._engine.clock()
+        for plane in record.planes:
+            if plane is not record:
+                self._engine.act(plane, functools.partial(_drop_machine, lost, own))
+            for worker in plane.job.workers.departed.values():
+                gone = plane is record and lost.has_stopped
+                if worker.member.original_rank == lost.machine and not gone:
+                    plane.leases.setdefault(worker.token, now + self._lease_s)
+        rest = record.live_planes
+        if not record.job.live and rest:  # all of its other workers had left
+            self._engine.post(rest[0], Interrupted(Cause.WORKER_LOST, lost.reason))
+
     # Ends
 
     def ended(self, record: Record) -> None:
@@ -191,6 +218,10 @@ class Gangs:
             reason = f"gang {gang.name} cannot go on: the controller's database has no plane {plane} of it"
             return Ended(reason=reason, cause=EndCause.CANNOT_GO_ON)
         return None
+
+
+def _drop_machine(lost: MachineLost, plane: int, job: Job, now: float) -> None:
+    job.drop_machine(lost.machine, lost.reason, lost.cause, plane)
 
 
 def _end_with(why: Ended, plane: int, job: Job, now: float) -> None:

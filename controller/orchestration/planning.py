@@ -33,7 +33,7 @@ def check_spec(config: Config, spec: JobSpec) -> None:
             "letter, digit or _"
         )
     where = f"job {spec.name}"
-    _check_gang(spec.name, spec.gang, elastic=spec.elastic)
+    _check_gang(spec.name, spec.gang)
     if not 1 <= spec.world_size <= MAX_WORLD_SIZE:
         raise InvalidRequestError(
             f"{where}: a world size of {spec.world_size} is not possible: 1 to {MAX_WORLD_SIZE}"
@@ -73,7 +73,10 @@ def check_spec(config: Config, spec: JobSpec) -> None:
 
 
 def planes_of(spec: JobSpec) -> list[JobSpec]:
-    """What was asked for, plane by plane where it is a gang by its name. InvalidRequestError."""
+    """What was asked for, plane by plane where it is a gang by its name. InvalidRequestError.
+
+    Its world size and least number of workers are those of all GPUs; a machine goes on whole or not at all.
+    """
     gang = spec.gang
     if gang is None or spec.name != gang.name:
         return [spec]
@@ -89,21 +92,16 @@ def planes_of(spec: JobSpec) -> list[JobSpec]:
             spec,
             name=gang.job_of(plane),
             world_size=spec.world_size // gang.planes,
+            min_workers=-(-spec.min_workers // gang.planes),
             gang=replace(gang, plane=plane),
         )
         for plane in range(gang.planes)
     ]
 
 
-def _check_gang(job: str, gang: Gang | None, *, elastic: bool) -> None:
-    if gang is None:
-        return
-    if wrong := gang.wrong_with(job):
+def _check_gang(job: str, gang: Gang | None) -> None:
+    if gang is not None and (wrong := gang.wrong_with(job)):
         raise InvalidRequestError(wrong)
-    if elastic:
-        raise InvalidRequestError(
-            f"gang {gang.name} cannot be elastic: its planes end when a worker of one dies; start it without"
-        )
 
 
 def spec_from(message: pb.JobSpec) -> JobSpec:
@@ -121,7 +119,7 @@ def member_from(config: Config, join: Join) -> Member:
         raise InvalidRequestError(
             f"job {join.job[:128]!r}, rank {worker.rank}: {worker.hostname[:64]!r} is no host name"
         )
-    _check_gang(join.job, join.gang, elastic=join.elastic)
+    _check_gang(join.job, join.gang)
     host = _host(config, worker.ip, who)
     if worker.mac.lower() != host.mac:
         raise InvalidRequestError(

@@ -58,7 +58,8 @@ class Record:
 
     `planes`: the planes of its gang that have begun, in order, itself among them; all of them share the list.
     A job of its own is a gang of one plane. What concerns the slots of a gang is its `leader`'s: its place in
-    the queue, and how many slots a region was `granted` when it was let in.
+    the queue, and how many slots a region was `granted` when it was let in. `leases`: how long workers, by
+    token, that an elastic gang goes on without may return results, unless they end their sessions before.
 
     What is being done for it: `installing`: switches are being written; `rebuilding`: which generation is;
     `cleaning`: it is being taken away; `when_written`: what waits until switches are not being written.
@@ -104,6 +105,7 @@ class Record:
     behind: list[StoredJob] = field(default_factory=list)
     later: dict[bytes, tuple[int, frozenset[int]]] = field(default_factory=dict)
     granted: int | None = None
+    leases: dict[bytes, float] = field(default_factory=dict)
     planes: list[Record] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:

@@ -76,7 +76,12 @@ class Registry:
         self.book = Book()
         self.engine = Engine(clock, interval_s=config.heartbeat_interval_s)
         self.manager = SwitchManager(config, store, switches, self.engine)
-        self.gangs = Gangs(self.book, self.engine, patience_s=config.resume_timeout_s)
+        self.gangs = Gangs(
+            self.book,
+            self.engine,
+            patience_s=config.resume_timeout_s,
+            lease_s=min(config.lost_timeout_s, config.heartbeat_timeout_s),
+        )
         self.demands = Demands(self.manager, self.book)
         self.installer = Installer(self.manager, self.demands)
         self.renewer = Renewer(self.manager, self.book, self.installer, self.timing)
@@ -98,6 +103,7 @@ class Registry:
             effects.Started: self._started,
             effects.Relocate: lambda record, effect: waitlist.relocating(record),
             effects.Stayed: waitlist.stayed,
+            effects.MachineLost: gangs.machine_lost,
             effects.Interrupted: renewer.interrupted,
             effects.Forgotten: renewer.forgotten,
             effects.Detach: self._detach,

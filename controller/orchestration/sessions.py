@@ -308,6 +308,7 @@ class Sessions:
     def took_end(self, session: Session) -> None:
         """As `Session.took_end`."""
         record = session.record
+        record.leases.pop(session.token, None)
         self._book.retired.stopped(session.token, _ALL_GENERATIONS, self._engine.clock())
         if session.told is record.job.outcome:  # else the job went on, and the rank may be another's
             self.act(record, lambda job, now: job.heard_end(session.rank))

@@ -107,6 +107,7 @@ def jobs_info(registry: Registry, planes: Sequence[Record]) -> pb.JobInfo:
     )
     info.spec.CopyFrom(first.spec)
     info.spec.name, info.spec.world_size = gang.name, first.spec.world_size * gang.planes
+    info.spec.min_workers = first.spec.min_workers * gang.planes
     info.spec.gang.plane = 0
     for one in infos:
         if one.HasField("waitlisted"):

@@ -14,7 +14,7 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from host_agent.machine.meeting import Meeting
 from host_agent.transport.native import library
 
 Bytes = NDArray[np.uint8]
+T = TypeVar("T")
 
 SLOT_BYTES: Final = 1 << 20  # of data
 _DEPTH: Final = 3
@@ -31,6 +32,7 @@ _LANES: Final = 2
 _LINE: Final = 64  # bytes; a counter has a cache line to itself
 _PAGE: Final = 4096
 _WORDS: Final = 512  # of a slot, bytes that say what it is of
+_GATE: Final = 2 * _LANES * _LINE  # behind the lanes' counters
 _LOOK_NS: Final = 50_000_000  # how often who waits looks whether the others live
 REGION_BYTES: Final = _PAGE + _LANES * _DEPTH * (_WORDS + SLOT_BYTES)
 
@@ -64,11 +66,18 @@ class Lane:
 
     `stalled(seconds, local_ranks)` is called while a step waits for those, and may raise. Errors: what the
     machine failed with (`Meeting.failure`); MismatchError where workers have called different collectives, or
-    a step waits for one that has left.
+    a step waits for one that has left. `look` is called meanwhile, too, and may raise.
     """
 
-    def __init__(self, meeting: Meeting, number: int, *, stalled: Callable[[float, list[int]], None]) -> None:
-        self._meeting, self._stalled = meeting, stalled
+    def __init__(
+        self,
+        meeting: Meeting,
+        number: int,
+        *,
+        stalled: Callable[[float, list[int]], None],
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._meeting, self._stalled, self._look = meeting, stalled, look
         self._rank = meeting.who.local_rank
         base = [region.ctypes.data + number * 2 * _LINE for region in meeting.regions]
         self._posted_at, self._released_at = base, [address + _LINE for address in base]
@@ -110,6 +119,17 @@ class Lane:
         library().p4r_counter_set(self._released_at[self._rank], self._step & 0xFFFFFFFF)
 
     @property
+    def step(self) -> int:
+        """How many there were here."""
+        return self._step
+
+    def go_on_from(self, step: int) -> None:
+        """Go on behind that step, which no worker has come past: all of them do."""
+        self._step = step
+        library().p4r_counter_set(self._posted_at[self._rank], step & 0xFFFFFFFF)
+        self.release()
+
+    @property
     def _mine(self) -> Bytes:
         return self._slots[self._rank][self._step % _DEPTH]
 
@@ -121,6 +141,7 @@ class Lane:
             while not library().p4r_counter_wait(counter, value & 0xFFFFFFFF, _LOOK_NS):
                 if self._meeting.failure is not None:
                     raise self._meeting.failure
+                self._look()
                 left = dict(self._meeting.left)  # now: what they posted before is there
                 late = [
                     other
@@ -129,14 +150,15 @@ class Lane:
                 ]
                 self.waits_for = tuple(late)
                 if gone := left.keys() & {*late}:
-                    raise MismatchError(self._in_vain({one: left[one] for one in gone}))
+                    raise MismatchError(self.in_vain(self._what, {one: left[one] for one in gone}))
                 if late:
                     self._stalled(time.monotonic() - began, late)
         self.waits_for = ()
         if self._meeting.failure is not None:
             raise self._meeting.failure
 
-    def _in_vain(self, left: dict[int, int]) -> str:
+    def in_vain(self, what: str, left: dict[int, int]) -> str:
+        """Others, by local rank, have left after so many collectives, and this worker calls one more."""
         first = self._meeting.who.rank - self._rank
         gone = (
             f"rank {first + rank} has left after {calls} collective{'s' * (calls != 1)}"
@@ -144,7 +166,7 @@ class Lane:
         )
         return (
             f"the workers disagree about how many collectives there are: {'; '.join(gone)}; "
-            f"rank {self._meeting.who.rank}: {self._what}, as one more. All workers have to call the same "
+            f"rank {self._meeting.who.rank}: {what}, as one more. All workers have to call the same "
             "collectives in the same order"
         )
 
@@ -156,6 +178,82 @@ class Lane:
         return "the workers called different collectives: " + "; ".join(
             f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}: {what}" for what, ranks in calls.items()
         )
+
+
+class Gate:
+    """Where the workers of a machine of an elastic gang wait for each other before each collective.
+
+    So all of them are in the same one, after the same renewal, when it is begun anew; and where some had come
+    further than others when it was dropped, all `lanes` go on from one step. Errors are those of a `Lane`.
+    """
+
+    def __init__(
+        self, meeting: Meeting, lanes: tuple[Lane, ...], *, stalled: Callable[[float, list[int]], None]
+    ) -> None:
+        self._meeting, self._lanes, self._stalled = meeting, lanes, stalled
+        self._rank = meeting.who.local_rank
+        words = 2 + len(lanes)
+        self._turns_at = [region.ctypes.data + _GATE for region in meeting.regions]
+        self._notices = [
+            region[_GATE + _LINE : _GATE + _LINE + 4 * words].view(np.uint32) for region in meeting.regions
+        ]
+        self._turn = 0
+        self.waits_for: tuple[int, ...] = ()
+
+    def wait(self, collective: int, where: Callable[[], tuple[int, T]], what: str) -> tuple[int, T]:
+        """Wait until all are before that collective, after the same renewal: `where` says which, and more."""
+        began, said = time.monotonic(), -1
+        while True:
+            renewal, more = where()
+            if renewal != said:
+                said = renewal
+                self._say(renewal, collective)
+            turns, notices = zip(*map(self._read, range(len(self._turns_at))), strict=True)
+            late = [rank for rank, one in enumerate(notices) if not _is_there(one, renewal, collective)]
+            if not late:
+                for number, lane in enumerate(self._lanes):
+                    lane.go_on_from(max(one[2 + number] for one in notices))
+                self.waits_for = ()
+                return renewal, more
+            library().p4r_counter_wait(self._turns_at[late[0]], turns[late[0]] + 1 & 0xFFFFFFFF, _LOOK_NS)
+            if self._meeting.failure is not None:
+                raise self._meeting.failure
+            if self._read(late[0])[0] != turns[late[0]]:
+                continue
+            self.waits_for = tuple(late)
+            left = dict(self._meeting.left)
+            if gone := left.keys() & {*late}:
+                raise MismatchError(self._lanes[0].in_vain(what, {one: left[one] for one in gone}))
+            self._stalled(time.monotonic() - began, late)
+
+    def _say(self, renewal: int, collective: int) -> None:
+        """For the others; the number of turns is odd while it is written."""
+        self._set_turn(self._turn + 1)
+        self._notices[self._rank][:] = [
+            renewal & 0xFFFFFFFF,
+            collective,
+            *(lane.step for lane in self._lanes),
+        ]
+        self._set_turn(self._turn + 1)
+
+    def _set_turn(self, turn: int) -> None:
+        self._turn = turn & 0xFFFFFFFF
+        library().p4r_counter_set(self._turns_at[self._rank], self._turn)
+
+    def _read(self, rank: int) -> tuple[int, tuple[int, ...]]:
+        """The number of turns of another, and what it said last; nothing while that is written."""
+        turns = self._turns_of(rank)
+        notice = tuple(map(int, self._notices[rank]))
+        is_whole = turns and turns % 2 == 0 and self._turns_of(rank) == turns
+        return turns, notice if is_whole else ()
+
+    def _turns_of(self, rank: int) -> int:
+        return ctypes.c_uint32.from_address(self._turns_at[rank]).value
+
+
+def _is_there(notice: tuple[int, ...], renewal: int, collective: int) -> bool:
+    """Whether a worker is before that collective, or past one that all refuse, which nothing holds up."""
+    return notice[:1] == (renewal & 0xFFFFFFFF,) and (notice[1] - collective) % (1 << 32) < 1 << 31
 
 
 def sum_words(rows: list[Bytes], out: NDArray[np.int32]) -> None:

@@ -5,9 +5,13 @@ memory, and its plane, local rank g of all machines, which is an ordinary job. A
 machine, then, each GPU its share, between machines, and gathers. Pieces of a tensor do so at the same time:
 while a plane sums one, the next is added up, and the one before gathered.
 
-What ends one plane ends all: its members tell the others of their machines, and these their planes. So such a
-job cannot be elastic: a collective of all workers is one in each plane, and of a machine that dies in the
-middle some planes would have its part and others not. All would have to begin the whole collective anew.
+What ends one plane ends all: its members tell the others of their machines, and these their planes.
+
+An elastic job goes on without machines: who dies takes its whole machine out of all planes. Of a collective
+that is under way, some planes may have that machine's part by then, and others not. So every renewal begins
+the first collective that no GPU has finished anew, on all GPUs, from its inputs. What some GPU has finished
+is finished on all, with that machine's part: each plane gives its results to those that lack them. Before
+each collective, a machine's workers wait for each other (`Gate`): all of them begin the same one anew.
 """
 
 from __future__ import annotations
@@ -54,12 +58,13 @@ from host_agent.errors import (
 from host_agent.execution import Tally, Turn
 from host_agent.kernels import sum_rows
 from host_agent.machine import sums
-from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Lane, Pace
+from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Gate, Lane, Pace
 from host_agent.machine.meeting import Meeting, Who, meet
 from host_agent.machine.sums import Form, Piece, pieces_of
 from host_agent.membership import MembershipChange
 from host_agent.metrics import Statistics
 from host_agent.quantisation import Blocks
+from host_agent.recovery import NUMBERS, BegunAnewError
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
 
@@ -83,13 +88,32 @@ class Machine:
 
 @dataclass(frozen=True)
 class Call(Turn[T]):
-    """A collective that is ready to run. `signature`: what all workers have to call alike."""
+    """A collective that is ready to run. `signature`: what all workers have to call alike.
+
+    `is_empty`: it has nothing to do. `place`: its input, where the result overwrites it. `gang_renewal`: the
+    renewal of an elastic job after which it runs.
+    """
 
     what: str
     signature: Signature
     strategy: Strategy
     pipeline: bool
     run: Callable[[Call[T]], T]
+    is_empty: bool
+    place: Array | None = None
+    gang_renewal: int = 0
+
+
+class _World(NamedTuple):
+    """Who is in the job, as a collective sees it. `members`: as `Communicator.members`."""
+
+    rank: int
+    size: int
+    members: tuple[int, ...]
+
+
+class _RefusedError(UsageError):
+    """A collective cannot be done by the workers that are left, which all find alike."""
 
 
 class _Turns(NamedTuple):
@@ -123,8 +147,13 @@ class MachineCommunicator(Communicator):
         self._what = ""
         self._called = 0
         self._running_since = time.monotonic()
-        self._lane = Lane(meeting, 0, stalled=self._stalled)
-        self._results = Lane(meeting, 1, stalled=self._stalled)
+        self._world = _World(who.rank, who.world_size, tuple(range(who.world_size)))
+        self._gang_renewal = 0  # of the collective that runs
+        self._gang_collective = 0
+        self._under_way: list[Future[Array]] = []  # of it, in the plane
+        self._lane = Lane(meeting, 0, stalled=self._stalled, look=self._require_not_begun_anew)
+        self._results = Lane(meeting, 1, stalled=self._stalled, look=self._require_not_begun_anew)
+        self._gate = Gate(meeting, (self._lane, self._results), stalled=self._stalled)
         self._order = ThreadPoolExecutor(1, f"p4reduce-gang{who.rank}", self._note_thread)
         self._gathering = ThreadPoolExecutor(1, f"p4reduce-gather{who.rank}")
         self._queue_thread: int | None = None
@@ -177,11 +206,6 @@ class MachineCommunicator(Communicator):
                 join_timeout_s=join_timeout_s,
                 **how,
             )
-        if how.get("elastic"):
-            raise UsageError(
-                "an elastic job has one GPU a machine: where a machine died, some planes would have its part "
-                "of a sum and others not; start it without elastic"
-            )
         if not 0 <= rank < world_size:
             raise UsageError(f"rank {rank} is no rank of a job of {world_size} workers (0..{world_size - 1})")
         until = time.monotonic() + join_timeout_s
@@ -221,18 +245,18 @@ class MachineCommunicator(Communicator):
 
     @property
     def rank(self) -> int:
-        """This worker's number among those of all machines, from 0: machine by machine."""
-        return self._who.rank
+        """This worker's number among those of all machines that the job has now: machine by machine."""
+        return self._world_of(self.plane.members, self.plane.rank).rank
 
     @property
     def world_size(self) -> int:
-        """How many workers all machines have."""
-        return self._who.world_size
+        """How many workers all machines have that the job has now."""
+        return self.plane.world_size * self.machine.size
 
     @property
     def members(self) -> tuple[int, ...]:
-        """All ranks: no worker leaves such a job without ending it."""
-        return tuple(range(self.world_size))
+        """By rank, the rank that each worker joined with."""
+        return self._world_of(self.plane.members, self.plane.rank).members
 
     @property
     def generation(self) -> int:
@@ -257,7 +281,22 @@ class MachineCommunicator(Communicator):
         return self._meeting.failure or self.plane.failure
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
-        """Never called: no worker leaves such a job without ending it."""
+        """As a Communicator's: an elastic job goes on without the workers of whole machines."""
+        size, local = self.machine.size, self.machine.rank
+
+        def changed(change: MembershipChange) -> None:
+            callback(
+                replace(
+                    change,
+                    old_rank=change.old_rank * size + local,
+                    rank=change.rank * size + local,
+                    old_world_size=change.old_world_size * size,
+                    world_size=change.world_size * size,
+                    lost=tuple(rank * size + gpu for rank in change.lost for gpu in range(size)),
+                )
+            )
+
+        self.plane.on_change(changed)
 
     def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
         """As a Communicator's."""
@@ -277,7 +316,7 @@ class MachineCommunicator(Communicator):
         return self.plane.status(job)
 
     def _machine_status(self) -> dict[str, Any]:
-        waits_for = {*self._lane.waits_for, *self._results.waits_for}
+        waits_for = {*self._lane.waits_for, *self._results.waits_for, *self._gate.waits_for}
         return {
             "local_rank": self.machine.rank,
             "size": self.machine.size,
@@ -316,6 +355,7 @@ class MachineCommunicator(Communicator):
             return result
 
         made = self._call(what, Kind.ALL_REDUCE, source, strategy, run, reduction=reduction)
+        made = replace(made, place=source if np.shares_memory(source, result) else None)
         return made if pipeline is None else replace(made, pipeline=pipeline)
 
     def _reduce(
@@ -327,16 +367,17 @@ class MachineCommunicator(Communicator):
         strategy: Strategy | str | None = None,
     ) -> Call[Array | None]:
         """As `all_reduce`, but only `root` gets the result; the others get None."""
-        require_root(root, self.world_size)
+        member = self._member(root)
         source, reduction = reducible(array, op)
-        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {root}"
+        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
 
         def run(call: Call[Array | None]) -> Array | None:
+            self._require_alive(member, what)
             result = np.empty_like(source)
             self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
-            return result if self.rank == root else None
+            return result if self._who.rank == member else None
 
-        return self._call(what, Kind.REDUCE, source, strategy, run, root=root, reduction=reduction)
+        return self._call(what, Kind.REDUCE, source, strategy, run, root=member, reduction=reduction)
 
     def _broadcast(
         self,
@@ -347,21 +388,22 @@ class MachineCommunicator(Communicator):
         strategy: Strategy | str | None = None,
     ) -> Call[Array]:
         """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
-        require_root(root, self.world_size)
+        member = self._member(root)
         source = contiguous(array)
         result = result_array(out, source)
+        what = f"broadcast of {source.size} {source.dtype} from rank {member}"
 
         def run(call: Call[Array]) -> Array:
+            self._require_alive(member, what)
             # Each GPU of the root's machine gives its plane a share: zeros from all others make it a sum.
             words = np.zeros(-(-source.nbytes // _WORD), np.int32)
-            if self.rank == root:
+            if self._who.rank == member:
                 words.view(np.uint8)[: source.nbytes] = source.reshape(-1).view(np.uint8)
             self._run(call, sums.integers(words, average_of=1), words, words)
             result.reshape(-1).view(np.uint8)[...] = words.view(np.uint8)[: source.nbytes]
             return result
 
-        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
-        return self._call(what, Kind.BROADCAST, source, strategy, run, root=root)
+        return self._call(what, Kind.BROADCAST, source, strategy, run, root=member)
 
     def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Call[Array]:
         """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
@@ -369,7 +411,7 @@ class MachineCommunicator(Communicator):
 
         def run(call: Call[Array]) -> Array:
             rows = self._rows(call, source.reshape(-1).view(np.uint8))
-            return rows.view(source.dtype).reshape((self.world_size, *source.shape))
+            return rows.view(source.dtype).reshape((self._world.size, *source.shape))
 
         return self._call(
             f"all_gather of {source.size} {source.dtype}", Kind.ALL_GATHER, source, strategy, run
@@ -380,12 +422,17 @@ class MachineCommunicator(Communicator):
     ) -> Call[Array]:
         """Rank r's part of the reduction: rows r * k to (r + 1) * k of world_size * k rows."""
         source, reduction = reducible(array, op)
-        rows = require_rows_for(self.world_size, source.shape)
+        require_rows_for(self.world_size, source.shape)
 
         def run(call: Call[Array]) -> Array:
+            rank = self._world.rank
+            try:
+                rows = require_rows_for(self._world.size, source.shape)
+            except UsageError as error:
+                raise _RefusedError(str(error)) from error
             result: Array = np.empty_like(source)
             self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
-            part: Array = result[self.rank * rows : (self.rank + 1) * rows].copy()
+            part: Array = result[rank * rows : (rank + 1) * rows].copy()
             return part
 
         what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
@@ -457,8 +504,13 @@ class MachineCommunicator(Communicator):
     def _to_its_end(self, call: Call[T]) -> T:
         self._require_no_failure(call.what)
         self._what, started, ringed = call.what, time.monotonic(), self.plane.statistics().ring
+        is_elastic = self.plane.is_in_elastic_gang and not call.is_empty
+        if call.is_empty:
+            self._world = self._world_of(self.plane.members, self.plane.rank)
         try:
-            result = call.run(call)
+            result = self._through_renewals(call) if is_elastic else call.run(call)
+        except _RefusedError as error:  # by all alike
+            raise UsageError(str(error)) from error
         except CommunicatorError as error:
             first = self._meeting.failure or self._of_all(error)  # what came of it is no news
             self._fail(first)
@@ -469,6 +521,53 @@ class MachineCommunicator(Communicator):
         taken = Strategy.IN_NETWORK if self.plane.statistics().ring == ringed else Strategy.RING
         self._tally.add(taken, switched=None, seconds=time.monotonic() - started)
         return result
+
+    def _through_renewals(self, call: Call[T]) -> T:
+        """Run a collective of an elastic job, again where a renewal begins it anew."""
+        kept = None if call.place is None else call.place.copy()
+        while True:
+            renewal, view = self._gate.wait(
+                self._gang_collective, self.plane.begins_gang_collective, call.what
+            )
+            self._world, self._gang_renewal = self._world_of(view.members, view.rank), renewal
+            refused: _RefusedError | None = None
+            try:
+                try:
+                    result = call.run(replace(call, gang_renewal=renewal))
+                except _RefusedError as error:
+                    refused = error
+                self.plane.finish_gang_collective(renewal, call.what)
+            except BegunAnewError:
+                wait(self._under_way)
+                if kept is not None and call.place is not None:
+                    call.place[...] = kept
+                continue
+            finally:
+                self._under_way.clear()
+            self._gang_collective = (self._gang_collective + 1) % NUMBERS
+            if refused is not None:
+                raise refused
+            return result
+
+    def _world_of(self, machines: tuple[int, ...], rank: int) -> _World:
+        """Of the machines, by rank as they joined, of which this one has that rank."""
+        size = self.machine.size
+        members = tuple(machine * size + gpu for machine in machines for gpu in range(size))
+        return _World(rank * size + self.machine.rank, len(members), members)
+
+    def _require_not_begun_anew(self) -> None:
+        if self.plane.is_begun_anew(self._gang_renewal):
+            raise BegunAnewError(self._what)
+
+    def _require_alive(self, member: int, what: str) -> None:
+        if member not in self._world.members:
+            raise _RefusedError(f"{what}: the worker that was the root has died")
+
+    def _member(self, root: int) -> int:
+        """The worker with this rank now, by the rank it joined with; later another may have it."""
+        members = self.members
+        require_root(root, len(members))
+        return members[root]
 
     def _fail(self, error: BaseException, reason: str | None = None) -> None:
         """No collective runs after this; the job ends for everybody."""
@@ -490,12 +589,8 @@ class MachineCommunicator(Communicator):
     def _mate(self, error: BaseException) -> int | None:
         """The local rank of another worker of this machine that an error is about."""
         rank = error.rank if isinstance(error, JobEndedError) else None
-        size = self.machine.size
-        return (
-            rank % size
-            if rank is not None and rank != self.rank and rank // size == self.rank // size
-            else None
-        )
+        size, own = self.machine.size, self._who.rank
+        return rank % size if rank is not None and rank != own and rank // size == own // size else None
 
     def _plane_ended(self, error: CommunicatorError) -> None:
         self._meeting.fail(self._of_all(error))
@@ -566,20 +661,20 @@ class MachineCommunicator(Communicator):
                 f"in-network was asked for, but no switch aggregates for this job: {self.mode_reason}"
             )
         called = signature(kind, root, reduction, array.dtype, array.size)
-        return Call(what, called, wanted, self._pipeline, run)
+        return Call(what, called, wanted, self._pipeline, run, is_empty=array.size == 0)
 
     # Sums
 
     def _reduce_into(self, call: Call[Any], array: Array, out: Array, op: Reduction, wire: Wire) -> None:
         """Leave the reduction of all workers' flat `array` in `out`, which may be the same."""
-        divisor = self.world_size if op is Reduction.AVG else 1
+        divisor = self._world.size if op is Reduction.AVG else 1
         if not of_switches(array.dtype, op):
             self._run(call, sums.in_the_type(array, op, divisor=divisor), array, out)
         elif op in (Reduction.MAX, Reduction.MIN):
             self._run(call, sums.extremes(array, op), array, out)
         elif array.dtype == np.int32:
             self._run(call, sums.integers(array, average_of=divisor), array, out)
-        elif self.world_size * array.nbytes <= SMALL_BYTES:
+        elif self._world.size * array.nbytes <= SMALL_BYTES:
             padded = np.zeros(-(-array.nbytes // _WORD) * _WORD, np.uint8)
             padded[: array.nbytes] = array.view(np.uint8)
             sum_rows(self._rows(call, padded).view(np.int32), out, divisor=divisor)
@@ -593,7 +688,7 @@ class MachineCommunicator(Communicator):
         agreed = self._agree(call, sums.exponents(array, starts))
         apart = sums.special(starts, agreed, array.size)
         rare = array[apart] if apart.any() else None  # before `out` is written, which may be `array`
-        form = sums.fixed_point(array, starts, agreed, workers=self.world_size, divisor=divisor)
+        form = sums.fixed_point(array, starts, agreed, workers=self._world.size, divisor=divisor)
         self._run(call, form, array, out, starts=starts.tobytes())
         if rare is not None:
             rows = self._rows(call, rare.view(np.uint8)).view(array.dtype)
@@ -640,6 +735,8 @@ class MachineCommunicator(Communicator):
                     piece, future = item
                     part = np.empty(0, np.int32) if future is None else future.result()
                     self._gather(call, form, piece, part, out)
+            except BegunAnewError:
+                raise
             except BaseException as error:
                 self._fail(error)  # who adds up waits for slots that nobody will read
                 raise
@@ -702,13 +799,26 @@ class MachineCommunicator(Communicator):
             else:
                 yield from algorithm_of(strategy).all_reduce(named, array, result)
 
-        return self.plane.submit(
-            call.what, Kind.ALL_REDUCE, array, result, steps, strategy=call.strategy, reduction=op
-        )
+        return self._submit(call, Kind.ALL_REDUCE, array, result, steps, op)
+
+    def _submit(
+        self,
+        call: Call[Any],
+        kind: Kind,
+        array: Array,
+        result: Array,
+        steps: Callable[[PlaneCall, Strategy], Steps[Any]],
+        op: Reduction = Reduction.NONE,
+    ) -> Future[Array]:
+        how: Any = {"strategy": call.strategy, "reduction": op, "gang_renewal": call.gang_renewal}
+        future = self.plane.submit(call.what, kind, array, result, steps, **how)
+        if self.plane.is_in_elastic_gang:
+            self._under_way.append(future)
+        return future
 
     def _rows(self, call: Call[Any], data: Any) -> Array:
         """All workers' bytes, by rank: (world_size, data.size)."""
-        machines = self.world_size // self.machine.size
+        machines = self._world.size // self.machine.size
         planes_rows = np.empty((machines, data.size), np.uint8)
         if data.size:
             planes_rows = self._gather_in_plane(call, data)
@@ -719,10 +829,10 @@ class MachineCommunicator(Communicator):
             for rank, row in enumerate(self._together(call, part)):
                 everybody[rank, start : start + part.size] = row
         by_rank = everybody.reshape(self.machine.size, machines, data.size).transpose(1, 0, 2)
-        return np.ascontiguousarray(by_rank).reshape(self.world_size, data.size)
+        return np.ascontiguousarray(by_rank).reshape(self._world.size, data.size)
 
     def _gather_in_plane(self, call: Call[Any], data: Any) -> Array:
-        machines = self.world_size // self.machine.size
+        machines = self._world.size // self.machine.size
         result = np.empty((machines, data.size), np.uint8)
         flat = result.reshape(-1)
 
@@ -731,7 +841,7 @@ class MachineCommunicator(Communicator):
             program: Steps[Any] = algorithm_of(strategy).all_gather(named, data, flat)
             return program
 
-        self.plane.submit(call.what, Kind.ALL_GATHER, data, result, steps, strategy=call.strategy).result()
+        self._submit(call, Kind.ALL_GATHER, data, result, steps).result()
         return result
 
     def _together(self, call: Call[Any], data: Any) -> list[Array]:

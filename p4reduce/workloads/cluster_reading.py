@@ -85,9 +85,6 @@ def _jobs(file: ClusterFile) -> Iterator[Mistake]:
             yield [*where, key], str(error)
         else:
             yield from _steps(file, job, index, workers=workers)
-        if job.elastic and file.topology.gpus_per_host > 1:
-            why = f"with several GPUs a host, {job.name} ends when a worker does: leave it out"
-            yield [*where, "elastic"], why
         if job.path_mtu is not None and job.path_mtu > file.topology.path_mtu:
             yield [*where, "path_mtu"], f"{job.path_mtu} is more than the links' {file.topology.path_mtu}"
 

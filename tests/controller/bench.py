@@ -113,6 +113,7 @@ class Worker:
         self.rank = rank
         self.qp = qp
         self.collective = 10
+        self.gang_collective: int | None = None
         self.ready: Ready | None = None
         self.renewed: Renewed | None = None
         self.renew: Renew | None = None
@@ -151,7 +152,12 @@ class Worker:
         number = self.renew.renewal if number is None else number
         self.answered.append(number)
         answer = Renewing(
-            renewal=number, qpn_out=self.qp, psn_out=7, qpn_in=self.qp + 1, collective=self.collective
+            renewal=number,
+            qpn_out=self.qp,
+            psn_out=7,
+            qpn_in=self.qp + 1,
+            collective=self.collective,
+            gang_collective=self.gang_collective,
         )
         self.session.hear(answer)
 

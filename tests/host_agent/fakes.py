@@ -17,6 +17,7 @@ from controller.api.messages import (
     Compare,
     EndCause,
     Ended,
+    Gang,
     Heartbeat,
     Held,
     HoldAt,
@@ -213,7 +214,8 @@ class FakeMembership:
         self.controller.act(runs)
 
     def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
-        self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason, mismatch, plane), now))
+        if not self.closed:
+            self.controller.act(lambda job, now: job.hear(self.rank, Abort(reason, mismatch, plane), now))
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
         self.controller.act(lambda job, now: job.hear(self.rank, Leave(collectives), now))
@@ -374,7 +376,7 @@ def on_all(communicators: Sequence[Communicator], work: Callable[[Communicator],
 class FakeRack:
     """World-size communicators on one simulated fabric; `run` gives each its own thread.
 
-    With `mode` RING, the switch knows nothing of the job until `move`.
+    With `mode` RING, the switch knows nothing of the job until `move`. `gang`: it is its plane, elastic.
     """
 
     def __init__(
@@ -386,6 +388,7 @@ class FakeRack:
         timeout_s: float = 20.0,
         faults: Rates | None = None,
         ring: tuple[int, ...] = (),
+        gang: Gang | None = None,
     ) -> None:
         workers = configs(world_size, path_mtu=1024, ring=ring)
         self.simulation = Simulation(workers, faults=faults, seed=1)
@@ -402,11 +405,15 @@ class FakeRack:
             Communicator(
                 rank=config.rank,
                 world_size=world_size,
-                ready=ready_of(config, mode=mode, reason=reason, ring=ring),
+                ready=replace(
+                    ready_of(config, mode=mode, reason=reason, ring=ring),
+                    lease_s=0.0 if gang is None else 1.0,
+                ),
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],
                 timeout_s=timeout_s,
                 queue_pairs=FakeQueuePairs(self),
+                gang=gang,
             )
             for config in workers
         ]
@@ -465,7 +472,15 @@ class FakeRack:
                 answers[member] = answer
         return answers
 
-    def say_renewed(self, answers: dict[int, Renewing], mode: Mode, reason: str = "") -> int:
+    def say_renewed(
+        self,
+        answers: dict[int, Renewing],
+        mode: Mode,
+        reason: str = "",
+        *,
+        gang_renewal: int = 0,
+        gang_collective: int | None = None,
+    ) -> int:
         """Set up the new generation, and tell everybody."""
         counts = [answers[member].collective for member in self.members]
         collective = next(c for c in counts if all((other - c) % 2**32 <= 1 for other in counts))
@@ -487,6 +502,8 @@ class FakeRack:
                     collective=collective,
                     holder=holder,
                     members=tuple(self.members),
+                    gang_renewal=gang_renewal,
+                    gang_collective=gang_collective,
                 )
             )
         return collective

@@ -60,7 +60,6 @@ def join(**how: Any) -> Communicator:
         (Gang("train", 1, 4), {"job": "train/2"}, "plane 1 of gang train is the job train/1, not train/2"),
         (Gang("train", 4, 4), {"job": "train/4"}, "4 is no plane of gang train with 4 planes"),
         (Gang("train", 0, 9), {"job": "train/0"}, "gang train of 9 planes is not possible: 1 to 8"),
-        (Gang("train", 1, 4), {"job": "train/1", "elastic": True}, "gang train cannot be elastic"),
     ],
 )
 def test_a_plane_that_cannot_be_is_refused(gang: Gang, how: dict[str, Any], words: str) -> None:

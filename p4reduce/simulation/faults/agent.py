@@ -41,7 +41,8 @@ def addresses(host: HostConfig, rank: int, *, qpn: int, psn: int = 0) -> Address
 class Agent(ABC):
     """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead".
 
-    `member`: of the job, from its beginning; `collective`: the one that runs, or runs next.
+    `member`: of the job, from its beginning; `collective`: the one that runs, or runs next. `redone`: how
+    many more this worker has finished in its plane, which an elastic gang has begun anew.
     """
 
     session: Session
@@ -51,7 +52,7 @@ class Agent(ABC):
         self.state = "new"
         self.end: Ended | str | None = None
         self.member: Member | None = None
-        self.collective = 0
+        self.collective = self.redone = 0
         self._whole: Steps[Any] | None = None  # of the collective that runs, or is parked
         self._unreturned: Any = None  # a result that waits until this worker is known to be in its job
 
@@ -59,6 +60,11 @@ class Agent(ABC):
     def over(self) -> bool:
         """It has nothing more to do."""
         return self.state in ("left", "ended", "dead")
+
+    @property
+    def number(self) -> int:
+        """Of the collective, as the job counts them."""
+        return self.collective + self.redone
 
     @property
     def in_job(self) -> Member:
@@ -170,11 +176,11 @@ class Agent(ABC):
 
     def _start(self) -> bool:
         """The next one, if it may."""
-        self.in_job.calls.made(self.collective, f"collective {self.collective}".__str__)
-        starts = self.in_job.start(self.collective)
+        self.in_job.calls.made(self.number, f"collective {self.collective}".__str__)
+        starts = self.in_job.start(self.number)
         self._act_on_job()
         if starts:
-            self.session.running = self.collective
+            self.session.running = self.number
             self._whole = through_renewals(self.in_job.replay_log, self._attempt)
         return starts
 
@@ -200,4 +206,4 @@ class Agent(ABC):
 
     def _leave(self) -> None:
         self.state = "leaving"
-        self.say(Leave(self.collective))
+        self.say(Leave(self.number))

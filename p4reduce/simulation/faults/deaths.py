@@ -111,9 +111,24 @@ def _check_gang_told(worker: Worker, deaths: list[Death], happened: Set[str]) ->
     raise InvariantError(f"{worker} was told that its gang is over, and not by whose death: {end}")
 
 
+def _check_machine_told(worker: Worker, deaths: list[Death]) -> None:
+    """An elastic gang goes on without the machine: its other workers hear which GPU died."""
+    if worker.job.gang is None or not deaths or not all(death.running for death in deaths):
+        return
+    happened = {mishap.kind for _, mishap in worker.scene.happened}
+    why = worker.end.reason if isinstance(worker.end, Ended) else str(worker.end)
+    planes = [death.worker.job.gang.plane for death in deaths if death.worker.job.gang is not None]
+    named = any(f"GPU {plane} of machine" in why for plane in planes) and worker.host.name in why
+    if not named and happened <= _HARMLESS | _ELSEWHERE:
+        raise InvariantError(f"{worker} was told that its job goes on without it, not by whose death: {why}")
+
+
 def check_told(worker: Worker, deaths: list[Death]) -> None:
     """What a worker was told, whose job is over, of those of the job's that were killed."""
-    if not deaths or worker.job.plan.elastic:
+    if not deaths:
+        return
+    if worker.job.plan.elastic:
+        _check_machine_told(worker, [death for death in deaths if death.worker.host is worker.host])
         return
     end, happened = worker.end, {mishap.kind for _, mishap in worker.scene.happened}
     if worker.job.gang is not None:

@@ -248,6 +248,8 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
         return []
     others = len(jobs)
     base = replace(_job(chance, config, False, jobs), elastic=False, gang=1)
+    if random.Random(f"{seed}/gang-elastic").random() < 0.4:
+        base = replace(base, elastic=True, work=[_in_elastic(work) for work in base.work])
     base = replace(base, work=[work for work in base.work for _ in range(chance.choice([1, 4, 12]))])
     if chance.random() < 0.6:
         base = replace(base, window=0, packets=0)
@@ -289,6 +291,10 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
             mishap = Mishap(_log_time(chance, soon_ns), kind, "", number, rank, lasts_ns, number)
         found.append(mishap)
     return found
+
+
+def _in_elastic(work: Work) -> Work:
+    return replace(work, name="all_reduce") if work.name == "reduce_scatter" else work
 
 
 def _slots(seed: int, jobs: list[JobPlan], otherwise: int) -> int:

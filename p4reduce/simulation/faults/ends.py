@@ -62,7 +62,7 @@ def _excuse(world: World, job: JobRun, worker: Worker) -> str:
         lasts_s = mishap.lasts_ns / NS
         if at_ns < running_ns and mishap.kind not in ("worker-pause", "link-down"):
             return "it was being set up"
-        if mishap.kind in ("worker-kill", "machine-kill") and not job.plan.elastic:
+        if mishap.kind in ("worker-kill", "machine-kill") and (not job.plan.elastic or (job.gang and me)):
             return "a worker was killed"
         ends = me or not job.plan.elastic or at_ns < running_ns  # nobody can be lost before it runs
         if mishap.kind in ("worker-pause", "session-cut") and ends:

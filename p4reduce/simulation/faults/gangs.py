@@ -49,6 +49,9 @@ class GangsOfRun:
         have = {record.job.spec.name: bool(record.allocations) for record in live}
         if set(have.values()) != {modes == {Mode.IN_NETWORK} and any(map(_adds_up, live))}:
             raise InvariantError(f"{live[0].what} goes {modes}, and its planes have slots: {have}")
+        machines = {tuple(member.original_rank for member in record.job.members) for record in live}
+        if len(machines) > 1:
+            raise InvariantError(f"the planes of {live[0].what} are of different machines: {machines}")
         sizes = {allocation.region.slots for record in live for allocation in record.allocations.values()}
         if len(sizes) > 1:
             raise InvariantError(f"{live[0].what} has regions of {sorted(sizes)} slots")

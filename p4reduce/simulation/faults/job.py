@@ -124,6 +124,21 @@ class JobRun:
             members, module = alive[0] if alive else next(iter(made.values()))
         made[worker.joined_as] = members, module
 
+    def begins_anew(self, worker: Peer, collective: int) -> None:
+        """What a worker has, or had not yet, of a collective in this plane comes to nothing."""
+        self._made.get(collective, {}).pop(worker.joined_as, None)
+
+    def check_planes(self, worker: Peer, others: list[JobRun], collective: int) -> None:
+        """A machine has the results of all planes: they are of the same machines."""
+        own, _ = self._made[collective][worker.joined_as]
+        for job in others:
+            members, _ = job._made[collective][worker.joined_as]
+            if members != own:
+                raise InvariantError(
+                    f"{worker} has the result of collective {collective} of machines {list(own)} in "
+                    f"{self.name}, and of {list(members)} in {job.name}"
+                )
+
     def finished(self, worker: Peer, collective: int, generation: int, out: NDArray[Any]) -> None:
         """A worker's user has a collective's result."""
         members, module = self._made[collective][worker.joined_as]

@@ -20,7 +20,7 @@ from controller.jobs.renewals import PLANNED
 from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
 from host_agent.member import Action as OnJob
-from host_agent.member import Again, Connect, Cut, Offer, Repair, Settle, WentOn
+from host_agent.member import Again, Connect, Cut, Drop, Offer, Repair, Settle, WentOn
 from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut, repair
 from host_agent.session import Action, Break, Close, Open, Send, Session
@@ -77,6 +77,7 @@ class Worker(Agent):
         # The process
         self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
         self._has_given_up = False
+        self._held: Any = None  # a plane's result that the whole machine has to have, in an elastic gang
         self.stopped_until_ns = 0
         self._backlog: list[tuple[str, Any]] = []
 
@@ -189,8 +190,68 @@ class Worker(Agent):
             self._go()
 
     def _waits_for_mates(self) -> bool:
-        """A collective of all workers is one of each plane: the next begins when the machine has this one."""
-        return any(mate.collective < min(self.collective, len(mate.job.plan.work)) for mate in self.mates)
+        """A collective of all workers is one of each plane: the next begins when the machine has this one.
+
+        In an elastic gang, when all are after the same renewal, too (`host_agent.machine.channel.Gate`).
+        """
+        if any(mate.collective < min(self.collective, len(mate.job.plan.work)) for mate in self.mates):
+            return True
+        return self._is_in_elastic_gang and any(
+            not mate.over and mate.in_job.gang_renewal != self.in_job.gang_renewal
+            for mate in self.mates
+            if mate.member is not None
+        )
+
+    # An elastic gang's collective is finished when the machine has the results of all planes. A renewal
+    # begins the first that nobody has finished anew, in all planes.
+
+    @property
+    def _is_in_elastic_gang(self) -> bool:
+        return self.job.gang is not None and self.job.plan.elastic
+
+    def _has(self, collective: int) -> bool:
+        return self.collective > collective or (self.collective == collective and self._held is not None)
+
+    def _done(self, result: Any) -> None:
+        if not self._is_in_elastic_gang:
+            super()._done(result)
+            return
+        self._whole, self._held = None, result
+        if (finished := self.in_job.replay_log.finished) != self.number + 1:
+            raise InvariantError(f"{self} counts {finished} collectives, and ran {self.number + 1}")
+        self.in_job.ended()
+        self._act_on_job()
+        self.machine_has_more()
+        self._wake_mates()
+
+    def _wake_mates(self) -> None:
+        for mate in self.mates:
+            self.clock.after(1_000, mate.machine_has_more)
+
+    def machine_has_more(self) -> None:
+        """This worker or another one of its machine has come further: it finishes, or begins, what it can."""
+        if self.over or self.member is None or self._is_stopped("machine_has_more"):
+            return
+        ready = self._held is not None and all(mate._has(self.collective) for mate in self.mates)
+        if ready and not self._has_given_up and self.in_job.finish_gang_collective():
+            self.job.check_planes(self, [mate.job for mate in self.mates], self.collective)
+            self._unreturned, self._held = self._held, None
+            self.collective += 1
+            self._wake_mates()
+            self._return()
+        self._go()
+
+    def _begin_anew(self) -> None:
+        """The collective that runs, or whose result of this plane is held, comes to nothing."""
+        self.scene.note(f"{self} begins collective {self.collective} anew")
+        whole, self._whole, self._held = self._whole, None, None
+        self._steps = self._waiting = None
+        if whole is not None:
+            whole.close()
+            self.session.running = None
+            self.in_job.ended()
+        self.redone = self.in_job.replay_log.finished - self.collective
+        self.job.begins_anew(self, self.collective)
 
     # The session with the controller.
 
@@ -288,6 +349,8 @@ class Worker(Agent):
         """Bring the queue pairs up."""
         self.state = "ready"
         self._enter(ready)
+        if self._is_in_elastic_gang:
+            self.in_job.gang_collective = 0
         self._connect(ready)
         self.say(Up())
 
@@ -354,6 +417,13 @@ class Worker(Agent):
                 now = f"as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
                 self.scene.note(f"{self} goes on {now}")
                 self._begin()
+                anew = self._is_in_elastic_gang and self.in_job.begun_anew == self.in_job.gang_renewal
+                if anew and self._whole is None and self.member is not None:
+                    self._begin_anew()
+                self._wake_mates()
+                self.clock.after(0, self.machine_has_more)
+            case Drop():
+                self._begin_anew()
             case Again():
                 self._restored = self.in_job.replay_log.restored
                 self._steps, self._waiting = self._whole, None
@@ -438,7 +508,7 @@ class Worker(Agent):
 
     def _go(self) -> None:
         """Begin the collective that is next, if it may."""
-        busy = self._thinking or self._whole is not None or self._unreturned is not None
+        busy = self._thinking or not self._whole is self._held is self._unreturned is None
         waits = busy or self._has_given_up or self._waits_for_mates()
         if self.state != "running" or waits or not self._start():
             return
@@ -460,7 +530,7 @@ class Worker(Agent):
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
-        call = case.call(view.rank, size, self.collective, view.ring)
+        call = case.call(view.rank, size, self.number, view.ring)
         return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
 
     def _mode_now(self) -> Mode:

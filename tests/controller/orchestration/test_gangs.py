@@ -41,7 +41,13 @@ MACHINES = (0, 1, 2)
 
 
 async def joined(
-    b: Bench, name: str, planes: int, *, machines: Sequence[int] = MACHINES, tenant: str = ""
+    b: Bench,
+    name: str,
+    planes: int,
+    *,
+    machines: Sequence[int] = MACHINES,
+    tenant: str = "",
+    elastic: bool = False,
 ) -> list[list[Session]]:
     """The sessions of all planes."""
     return [
@@ -50,6 +56,7 @@ async def joined(
             machines,
             tenant=tenant,
             psn=0,
+            elastic=elastic,
             gang=Gang(name=name, plane=plane, planes=planes),
         )
         for plane in range(planes)
@@ -298,14 +305,17 @@ async def test_a_move_that_one_plane_cannot_make_is_made_by_none(b: Bench) -> No
 # Renewals
 
 
-async def gang_of_workers(b: Bench, planes: int = 2, *, up: bool = True) -> list[list[Worker]]:
+async def gang_of_workers(
+    b: Bench, planes: int = 2, *, up: bool = True, elastic: bool = False
+) -> list[list[Worker]]:
     found = []
-    for sessions in await joined(b, "train", planes):
+    for sessions in await joined(b, "train", planes, elastic=elastic):
         found.append([Worker(session, rank, b.qp) for rank, session in enumerate(sessions)])
     qp = 0x2000
     for plane in found:
         for worker in plane:
             worker.qp = qp = qp + 0x10
+            worker.gang_collective = 3 if elastic else None
             worker.listen()
         if up:
             say(plane, Up())
@@ -342,6 +352,88 @@ async def test_planes_that_cannot_all_come_back_into_a_switch_all_go_by_ring(b: 
     await b.go(workers)
     assert {worker.plan[1] for worker in workers} == {Mode.RING}
     assert [worker.started for worker in workers] == [2] * 6
+
+
+# Elastic gangs
+
+
+async def lose(b: Bench, planes: list[list[Worker]], plane: int, machine: int) -> list[Worker]:
+    """A GPU's process dies, of which the controller learns; those that are left."""
+    planes[plane][machine].session.broken()
+    left = [worker for of in planes for n, worker in enumerate(of) if n != machine]
+    await b.pass_time(b.config.lost_timeout_s + 1, *(worker.session for worker in left))
+    gone = [of[machine] for n, of in enumerate(planes) if n != plane]
+    for worker in gone:
+        worker.listen()
+    await b.go([*left, *gone])
+    return left
+
+
+async def test_an_elastic_gang_goes_on_without_the_whole_machine_of_who_died(b: Bench) -> None:
+    planes = await gang_of_workers(b, 3, elastic=True)
+    left = await lose(b, planes, 1, 0)
+    host = b.config.hosts[0]
+    for number in (0, 2):
+        end = planes[number][0].end
+        assert isinstance(end, Ended)
+        assert f"GPU 1 of machine 0 ({host.name}, {host.ip}) has been without a connection" in end.reason
+        assert (end.cause, end.rank, end.plane, end.host) == (EndCause.WORKER_LOST, 0, 1, host.name)
+        planes[number][0].session.took_end()  # it returns nothing more
+    await b.pass_time(2.0)
+    await b.go(left)
+    assert {worker.plan[2] for worker in left} == {2}
+    assert [worker.started for worker in left] == [2] * 6
+    assert {worker.renewed.members for worker in left if worker.renewed} == {(1, 2)}
+    assert [worker.rank for worker in left] == [0, 1] * 3
+    jobs = [b.registry.job(f"train/{n}").job for n in range(3)]
+    assert [job.plan.renewals for job in jobs if job.plan] == [1, 1, 1]  # one step
+
+
+async def test_planes_begin_the_first_collective_that_no_gpu_has_finished_anew(b: Bench) -> None:
+    planes = await gang_of_workers(b, elastic=True)
+    planes[1][1].gang_collective = 4
+    left = await lose(b, planes, 0, 2)
+    planes[1][2].session.took_end()
+    await b.pass_time(2.0)
+    await b.go(left)
+    told = [worker.renewed for worker in left if worker.renewed is not None]
+    assert [one.gang_collective for one in told] == [4] * 4
+    assert {one.gang_renewal for one in told} == {max(worker.plan[0] for worker in left)}
+
+
+async def test_an_elastic_gang_waits_until_who_was_left_out_has_stopped_for_sure(b: Bench) -> None:
+    """It lives, and may return a sum with its part in it while its lease runs."""
+    planes = await gang_of_workers(b, elastic=True)
+    left = await lose(b, planes, 0, 2)
+    await b.pass_time(b.config.lost_timeout_s - 2)
+    await b.go(left)
+    assert [worker.started for worker in left] == [1] * 4
+    assert [b.registry.job(f"train/{n}").job.state for n in range(2)] == [State.REBUILDING] * 2
+    await b.pass_time(3.0)
+    await b.go(left)
+    assert [worker.started for worker in left] == [2] * 4
+
+
+async def test_an_elastic_gang_ends_where_too_few_machines_are_left(b: Bench) -> None:
+    """Least numbers of workers are those of GPUs, and a machine goes whole."""
+    b.registry.create_job(
+        JobSpec(name="train", world_size=6, elastic=True, min_workers=5, gang=Gang("train", 0, 2))
+    )
+    assert [b.registry.job(f"train/{n}").job.spec.min_workers for n in range(2)] == [3, 3]
+    planes = await gang_of_workers(b, elastic=True)
+    left = await lose(b, planes, 1, 2)
+    for worker in left:
+        assert isinstance(worker.end, Ended)
+        assert "GPU 1 of machine 2" in worker.end.reason
+        assert "2 machines are left, and the job needs 3" in worker.end.reason
+    assert [b.registry.job(f"train/{n}").job.state for n in range(2)] == [State.ENDED] * 2
+
+
+async def test_a_worker_of_an_elastic_gang_has_to_say_in_which_collective_it_is(b: Bench) -> None:
+    planes = await gang_of_workers(b, elastic=True)
+    planes[0][0].gang_collective = None
+    with pytest.raises(InvalidRequestError, match="does not say in which collective of its elastic gang"):
+        await lose(b, planes, 1, 2)
 
 
 # Ends

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from controller.api.messages import Mode
+from controller.api.messages import Gang, Mode
 from host_agent.communicator import Communicator
 from host_agent.machine.channel import REGION_BYTES
 from host_agent.machine.communicator import MachineCommunicator
@@ -53,10 +53,18 @@ class Machines:
         faults: Rates | None = None,
         pipeline: bool = True,
         intra_rate_bit_s: float | None = None,
+        elastic: bool = False,
     ) -> None:
+        self.gpus = gpus
         self.racks = [
-            FakeRack(machines, mode=mode, reason="no free slots" if mode is Mode.RING else "", faults=faults)
-            for _ in range(gpus)
+            FakeRack(
+                machines,
+                mode=mode,
+                reason="no free slots" if mode is Mode.RING else "",
+                faults=faults,
+                gang=Gang("train", plane, gpus) if elastic else None,
+            )
+            for plane in range(gpus)
         ]
         self.meetings = meetings(machines, gpus)
         self.communicators = [
@@ -73,6 +81,30 @@ class Machines:
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
         """`work` on every rank; what each returned, or the exception it raised."""
         return on_all(self.communicators, work)
+
+    def of(self, machine: int) -> list[MachineCommunicator]:
+        """Those of a machine, as it joined."""
+        return self.communicators[machine * self.gpus : (machine + 1) * self.gpus]
+
+    def kill(self, machine: int) -> None:
+        """It sends nothing more, and no other machine hears of it."""
+        for rack in self.racks:
+            rack.memberships[machine].closed = True
+        for rack in self.racks:
+            rack.die(machine)
+
+    def renew(self, mode: Mode = Mode.IN_NETWORK, *, lost: Sequence[int] = ()) -> None:
+        """Renew all planes as the controller does, without machines, by how they joined."""
+        for rack in self.racks:
+            rack.begin_renewal("a machine died", lost=lost)
+        answers = [rack.gather_answers() for rack in self.racks]
+        finished = [said.gang_collective for of in answers for said in of.values()]
+        assert None not in finished
+        for rack, of in zip(self.racks, answers, strict=True):
+            number, last = self.racks[0].renewals, max(finished)  # type: ignore[type-var]
+            rack.say_renewed(of, mode, "no slots", gang_renewal=number, gang_collective=last)
+        for rack in self.racks:
+            rack.start_again()
 
     def close(self) -> None:
         """End all: whoever has left has left."""

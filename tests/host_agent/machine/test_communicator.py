@@ -447,7 +447,6 @@ def test_all_leave_together(machines: Callable[..., Machines]) -> None:
         ({"world_size": 18, "gpus_per_host": 9}, "1 to 8"),
         ({"world_size": 4, "gpus_per_host": 0}, "1 to 8"),
         ({"world_size": 4, "gpus_per_host": 2, "intra_rate_bit_s": 0}, "is no rate"),
-        ({"world_size": 4, "gpus_per_host": 2, "elastic": True}, "elastic"),
         ({"world_size": 4, "gpus_per_host": 2, "rank": 4}, "rank 4 is no rank"),
     ],
 )

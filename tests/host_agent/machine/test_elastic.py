@@ -1,0 +1,188 @@
+"""Elastic jobs of machines with several GPUs: they go on without whole machines, with one sum on all GPUs."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from controller.api.messages import Mode
+from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.errors import CommunicatorError, UsageError
+from host_agent.machine.channel import SLOT_BYTES
+from host_agent.membership import MembershipChange
+from tests.host_agent.machine.machines import Machines
+
+PIECES = 3 * SLOT_BYTES // 4 + 777  # elements of a tensor of four pieces
+LOST = 2
+
+
+@pytest.fixture
+def machines() -> Iterator[Machines]:
+    """Three with two GPUs each."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RingFallbackWarning)
+        made = Machines(3, 2, elastic=True)
+        yield made
+        made.close()
+
+
+def tensor(rank: int, size: int = PIECES) -> NDArray[np.int32]:
+    return np.arange(size, dtype=np.int32) * (rank + 1)
+
+
+def total(ranks: list[int], size: int = PIECES) -> NDArray[np.int32]:
+    found: NDArray[np.int32] = np.add.reduce([tensor(rank, size) for rank in ranks], dtype=np.int32)
+    return found
+
+
+class Calls:
+    """Each GPU's call, in a thread of its own, by how it joined."""
+
+    def __init__(self, machines: Machines, work: Callable[[Communicator, int], Any]) -> None:
+        self.results: dict[int, Any] = {}
+
+        def call(rank: int, communicator: Communicator) -> None:
+            try:
+                self.results[rank] = work(communicator, rank)
+            except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
+                self.results[rank] = error
+
+        everybody = enumerate(machines.communicators)
+        self.threads = [threading.Thread(target=call, args=(n, c)) for n, c in everybody]
+        for thread in self.threads:
+            thread.start()
+
+    def of(self, *ranks: int) -> list[Any]:
+        """What these have, when they have it."""
+        for rank in ranks:
+            self.threads[rank].join(30)
+            assert not self.threads[rank].is_alive(), f"rank {rank} hangs"
+        return [self.results[rank] for rank in ranks]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(3000):
+        if condition():
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it never came")
+
+
+def in_place(communicator: Communicator, rank: int) -> Any:
+    array = tensor(rank)
+    return communicator.all_reduce(array, out=array)
+
+
+@pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
+@pytest.mark.parametrize(
+    "work", [lambda c, rank: c.all_reduce(tensor(rank)), in_place], ids=["apart", "in place"]
+)
+def test_a_sum_that_one_plane_had_with_a_dead_machine_is_made_anew_without_it(
+    machines: Machines, work: Callable[[Communicator, int], Any], mode: Mode
+) -> None:
+    """Its first GPU's plane had summed pieces with it, its second GPU's plane none."""
+    plane, goes = machines.racks[1].communicators[LOST], threading.Event()
+    submit = plane.submit
+
+    def held(*args: Any, **how: Any) -> Any:
+        goes.wait(30)
+        return submit(*args, **how)
+
+    plane.submit = held  # type: ignore[method-assign]
+    calls = Calls(machines, work)
+    wait_for(lambda: all(c.plane.statistics().collectives for c in machines.communicators[::2]))
+    machines.kill(LOST)
+    goes.set()
+    machines.renew(mode, lost=[LOST])
+    for result in calls.of(0, 1, 2, 3):
+        np.testing.assert_array_equal(result, total([0, 1, 2, 3]))
+    assert all(isinstance(error, CommunicatorError) for error in calls.of(4, 5))
+    later = Calls(machines, lambda c, rank: c.all_reduce(tensor(rank, 5000)))
+    for result in later.of(0, 1, 2, 3):
+        np.testing.assert_array_equal(result, total([0, 1, 2, 3], 5000))
+
+
+def test_a_sum_that_some_gpu_has_finished_is_the_same_on_all(machines: Machines) -> None:
+    """With the part of the machine that died since; the next one is without it."""
+    slow, goes = machines.communicators[1], threading.Event()
+    gather = slow._gather
+
+    def held(*args: Any) -> None:
+        goes.wait(30)
+        gather(*args)
+
+    slow._gather = held  # type: ignore[method-assign, assignment]
+    calls = Calls(machines, lambda c, rank: (c.all_reduce(tensor(rank, 999)), c.all_reduce(tensor(rank))))
+    wait_for(lambda: machines.communicators[2].statistics().collectives == 1)
+    wait_for(lambda: machines.communicators[3].statistics().collectives == 1)
+    machines.kill(LOST)
+    goes_later = threading.Timer(0.2, goes.set)
+    goes_later.start()
+    machines.renew(lost=[LOST])
+    for small, large in calls.of(0, 1, 2, 3):
+        np.testing.assert_array_equal(small, total([0, 1, 2, 3, 4, 5], 999))
+        np.testing.assert_array_equal(large, total([0, 1, 2, 3]))
+
+
+def test_a_machine_is_left_with_its_own_gpus(machines: Machines) -> None:
+    machines.kill(0)
+    machines.renew(lost=[0])
+    machines.kill(2)
+    machines.renew(Mode.RING, lost=[2])
+    calls = Calls(machines, lambda c, rank: c.all_reduce(np.full(40_000, rank, np.float32), "avg"))
+    for result in calls.of(2, 3):
+        np.testing.assert_array_equal(result, np.full(40_000, 2.5, np.float32))
+
+
+def test_ranks_close_up_and_users_hear_so(machines: Machines) -> None:
+    changes: dict[int, list[MembershipChange]] = {}
+    for rank, communicator in enumerate(machines.communicators):
+        communicator.on_change(changes.setdefault(rank, []).append)
+    machines.kill(0)
+    machines.renew(lost=[0])
+    left = machines.communicators[2:]
+    assert [(c.rank, c.world_size, c.members) for c in left] == [(r, 4, (2, 3, 4, 5)) for r in range(4)]
+    wait_for(lambda: all(changes[rank] for rank in (2, 3, 4, 5)))
+    (change,) = changes[5]
+    assert (change.old_rank, change.rank, change.lost) == (5, 3, (0, 1))
+    assert (change.old_world_size, change.world_size) == (6, 4)
+
+    def everything(c: Communicator, rank: int) -> Any:
+        rows = c.all_gather(np.array([rank], np.int32))
+        part = c.reduce_scatter(np.arange(8, dtype=np.int32))
+        c.barrier()
+        return rows, part, c.broadcast(np.array([rank], np.int32), root=3), c.reduce(tensor(rank, 9), root=0)
+
+    for place, (rows, part, sent, reduced) in enumerate(Calls(machines, everything).of(2, 3, 4, 5)):
+        np.testing.assert_array_equal(rows.reshape(-1), [2, 3, 4, 5])
+        np.testing.assert_array_equal(part, 4 * np.arange(2 * place, 2 * place + 2))
+        assert sent == [5]
+        assert (reduced is None) == (place > 0)
+
+
+def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machines) -> None:
+    """A broadcast of a dead root's; then all go on. Its one element is summed by the second plane."""
+
+    def work(c: Communicator, rank: int) -> Any:
+        try:
+            c.broadcast(np.array([rank], np.int32), root=4)
+        except UsageError as error:
+            return str(error), c.all_reduce(tensor(rank, 40))
+        raise AssertionError("it was done")
+
+    goes = threading.Event()
+    machines.racks[1].communicators[LOST].submit = lambda *args, **how: goes.wait(30)  # type: ignore
+    calls = Calls(machines, work)
+    wait_for(lambda: all(c._what for c in machines.communicators))
+    machines.kill(LOST)
+    machines.renew(lost=[LOST])
+    goes.set()
+    for why, result in calls.of(0, 1, 2, 3):
+        assert "the worker that was the root has died" in why
+        np.testing.assert_array_equal(result, total([0, 1, 2, 3], 40))
