@@ -170,10 +170,17 @@ class Team:
 
     def _note_end(self, rank: int, what: str, error: Exception | None = None) -> None:
         """A worker has ended: WorkloadError, unless the job goes on without it."""
-        words = self._last_words(rank)
+        self._note_lost(rank, what, self._last_words(rank), error)
+
+    def _note_lost(self, rank: int, what: str, words: str, error: Exception | None = None) -> None:
         if not self._elastic or len(self.lost) + 1 == self.size:
             raise WorkloadError(f"{what}: {words}") from error
         self.lost[rank] = words
+
+    def _is_left_out(self, answer: Answer) -> bool:
+        """Whether an elastic job has gone on without a worker, as another GPU of its machine died."""
+        lost = answer.get("error", {}).get("kind") == "WorkerLostError"
+        return lost and self._elastic and self.gpus_per_host > 1
 
     def _hear(self, ranks: Sequence[int], command: str, deadline: float) -> list[Answer]:
         answers: dict[int, Answer] = {}
@@ -196,10 +203,14 @@ class Team:
                         self._note_end(key.data, f"'{command}': worker {key.data} ended")
                         selector.unregister(key.fileobj)
                         continue
-                    answers[key.data] = json.loads(line)
-                    if "error" in answers[key.data]:
-                        deadline = min(deadline, time.monotonic() + _GRACE_S)
                     selector.unregister(key.fileobj)
+                    answer = json.loads(line)
+                    if self._is_left_out(answer):
+                        self._note_lost(key.data, f"'{command}': worker {key.data}", answer["error"]["text"])
+                        continue
+                    answers[key.data] = answer
+                    if "error" in answer:
+                        deadline = min(deadline, time.monotonic() + _GRACE_S)
         if ranks and not answers:
             ended = "; ".join(f"worker {rank} ended: {self.lost[rank]}" for rank in ranks)
             raise WorkloadError(f"'{command}': {ended}")

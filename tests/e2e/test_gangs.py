@@ -24,11 +24,13 @@ PATIENCE_S = 30.0
 
 
 @contextmanager
-def gang(running: Fabric, job: str, *, workers: int = 4) -> Iterator[tuple[Team, list[dict[str, Any]]]]:
+def gang(
+    running: Fabric, job: str, *, workers: int = 4, **how: Any
+) -> Iterator[tuple[Team, list[dict[str, Any]]]]:
     """A team on the GPUs of the first hosts, and what each worker was told when it joined."""
     hosts = place(running.state, workers=workers)
     with Team(running.state, workers, hosts=hosts) as team:
-        yield team, team.join(job)
+        yield team, team.join(job, **how)
 
 
 def shown(running: Fabric, job: str) -> pb.JobInfo:
@@ -93,6 +95,35 @@ def test_a_gpu_that_dies_is_named_by_its_machine_to_everybody() -> None:
         with AdminClient(f"unix:{running.state.control_socket}") as admin:
             admin.delete_job("train")
             assert admin.list_jobs() == []
+
+
+def test_an_elastic_gang_goes_on_without_the_machine_of_a_gpu_that_dies() -> None:
+    """In the middle of a sum, which the others make anew. The machine's other GPU hears which one died."""
+    with (
+        rack(3, gpus_per_host=2) as running,
+        gang(running, "train", workers=6, elastic=True) as (team, _),
+        ThreadPoolExecutor() as pool,
+    ):
+        whole = all_reduce(team, elements=300_000, dtype="int32", seed=1)
+        going = pool.submit(
+            team.try_, "all_reduce", ranks=[0, 1, 2, 3, 4], elements=300_000, dtype="int32", seed=1
+        )
+        time.sleep(0.3)
+        ClusterFaults(running.state).kill_worker("train/1", 2)
+        answers = going.result()
+        assert [sorted(answer) for answer in answers] == [["ok"]] * 4, answers
+        digests = {answer["ok"]["digest"] for answer in answers}
+        assert len(digests) == 1
+        assert digests != {answer["digest"] for answer in whole}
+        assert list(team.lost) == [4]
+        assert "GPU 1 of machine 2 (" in team.lost[4]
+        later = team.do("all_reduce", elements=300_000, dtype="int32", seed=1)
+        assert {answer["digest"] for answer in later} == digests
+        assert sorted(team.lost) == [4, 5]
+        planes = shown(running, "train").planes
+        assert [(plane.mode, plane.renewals) for plane in planes] == [(pb.IN_NETWORK, 1)] * 2
+        assert [len(plane.workers) for plane in planes] == [2, 2]
+        team.do("leave")
 
 
 def until(holds: Any) -> None:

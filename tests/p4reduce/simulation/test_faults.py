@@ -20,7 +20,7 @@ from controller.api.messages import Ended
 from controller.jobs import job as jobs
 from controller.jobs.renewals import Cause
 from controller.jobs.specs import Plan
-from controller.orchestration import lost
+from controller.orchestration import lost, renewer
 from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Record
 from controller.orchestration.renewer import Renewer
@@ -68,6 +68,7 @@ def test_gangs_are_among_what_is_drawn() -> None:
     assert {len(schedule.planes(len(schedule.jobs) - 1)) for schedule in drawn} >= {2, 3}
     kinds = {mishap.kind for schedule in drawn for mishap in schedule.mishaps}
     assert kinds >= {"worker-kill", "machine-kill", "switch-restart", "controller-restart"}
+    assert {job.elastic for schedule in drawn for job in schedule.jobs if job.gang} == {True, False}
 
 
 def test_a_seed_is_played_alike_every_time() -> None:
@@ -256,6 +257,35 @@ def has_gang(seed: int) -> bool:
     return any(job.gang for job in draw(seed).jobs)
 
 
+def rigid_gang(seed: int) -> Schedule:
+    """The seed that many with a gang in it that ends where a worker does."""
+    wanted = (n for n in itertools.count() if any(job.gang and not job.elastic for job in draw(n).jobs))
+    return draw(next(itertools.islice(wanted, seed, None)))
+
+
+def elastic_gang(seed: int) -> Schedule:
+    """The seed that many with an elastic gang in it of which a worker is killed."""
+    wanted = (n for n in itertools.count() if loses_machine(n))
+    return draw(next(itertools.islice(wanted, seed, None)))
+
+
+@functools.cache
+def loses_machine(seed: int) -> bool:
+    drawn = draw(seed)
+    gangs = {n for n, job in enumerate(drawn.jobs) if job.gang and job.elastic}
+    return any(m.kind.endswith("-kill") and (m.job - 1) % len(drawn.jobs) in gangs for m in drawn.mishaps)
+
+
+def nothing_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
+    """Each plane goes on with a sum as if it were all of it."""
+    begins_anew = renewer._begins_anew
+
+    def nobody(*args: Any) -> tuple[int, int | None]:
+        return begins_anew(*args)[0], None
+
+    patch.setattr(renewer, "_begins_anew", nobody)
+
+
 def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
     """Each gets slots, or not, whatever the others get."""
     set_up = Installer.set_up
@@ -295,7 +325,14 @@ MUTANTS = [
     Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
     Mutant("planes alone", planes_are_set_up_alone, 40, gang),
-    Mutant("a plane ends alone", sets(Gangs, "ended", lambda self, record: None), 40, gang),
+    Mutant("a plane ends alone", sets(Gangs, "ended", lambda self, record: None), 40, rigid_gang),
+    Mutant(
+        "a machine leaves one plane",
+        sets(Gangs, "machine_lost", lambda self, record, lost: None),
+        60,
+        elastic_gang,
+    ),
+    Mutant("nothing is begun anew", nothing_is_begun_anew, 120, elastic_gang),
     Mutant("a plane moves alone", sets(Record, "live_planes", property(lambda self: [self])), 60, gang),
 ]
 

@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,6 +80,35 @@ def test_an_elastic_job_goes_on_without_who_has_ended(team: Team) -> None:
     team.kill(1)
     with pytest.raises(WorkloadError, match=r"worker 1 (has )?ended"):
         team.do("leave")
+
+
+def test_an_elastic_gang_goes_on_without_who_was_left_out_with_its_machine(
+    team: Team, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process lives, and has heard which GPU of its machine died."""
+    team._elastic, team.gpus_per_host = True, 2
+    heard = '{"error": {"kind": "WorkerLostError", "text": "GPU 1 of machine 0 (h1) died"}}'
+    monkeypatch.setattr(team._processes[0], "stdout", said := _Said(team._processes[0].stdout, heard))
+    assert team.do("leave") == [{}]
+    assert team.lost == {0: "GPU 1 of machine 0 (h1) died"}
+    assert said.lines == 1
+
+
+class _Said:
+    """A worker's output, of which each line is that one."""
+
+    def __init__(self, pipe: Any, line: str) -> None:
+        self.pipe, self.line, self.lines = pipe, line, 0
+
+    def fileno(self) -> int:
+        return int(self.pipe.fileno())
+
+    def readline(self) -> str:
+        self.lines += 1
+        return self.line
+
+    def close(self) -> None:
+        self.pipe.close()
 
 
 def test_a_silent_worker(team: Team) -> None:
