@@ -25,7 +25,7 @@ DEBIAN_PACKAGES: Final = (
 )
 PYTHON_VERSION: Final = "3.11"  # the suite's
 # As setup.cfg has them; generated protobuf code warns on every start under a newer major version.
-PYTHON_PACKAGES: Final = ("grpcio>=1.71", "ml_dtypes>=0.5", "numpy>=1.26", "protobuf>=6.30,<7")
+PYTHON_PACKAGES: Final = ("grpcio>=1.71", "ml_dtypes>=0.5", "numpy>=1.26", "protobuf>=6.33.5,<7")
 PLATFORMS: Final = (
     *(f"manylinux_2_{minor}_x86_64" for minor in range(36, 16, -1)),
     "manylinux2014_x86_64",  # the older name of 2_17, which some wheels have alone
