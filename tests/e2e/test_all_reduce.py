@@ -107,6 +107,7 @@ def test_results_and_counters_do_not_depend_on_the_switch() -> None:
     assert totals[0]["aggregated"] == 4 * totals[0]["completed"] > 0
 
 
+@pytest.mark.long
 def test_thirty_two_megabytes() -> None:
     with rack(4, path_mtu=4096) as running, joined(running, 4) as team:
         (answer, *_) = all_reduce(team, elements=8_000_000, dtype="float32", seed=3)

@@ -64,7 +64,7 @@ def two_racks() -> Iterator[Team]:
         team.do("leave")
 
 
-@pytest.mark.parametrize("loss", [0.01, 0.05])
+@pytest.mark.parametrize("loss", [0.01, pytest.param(0.05, marks=pytest.mark.long)])
 def test_two_racks_are_exact(two_racks: Team, loss: float) -> None:
     """On the links between the switches too."""
     lost = sums_under(two_racks.cluster, two_racks, loss, strategy="in-network", largest=40_003)

@@ -12,11 +12,10 @@ from tests.p4reduce.clusters import p4reduce
 
 __all__ = ["found_by_pytorch", "name"]  # fixtures
 
-pytestmark = [pytest.mark.emulation, pytest.mark.slow]
+pytestmark = [pytest.mark.emulation, pytest.mark.long]
 pytest.importorskip("torch", reason="PyTorch is not installed ('make gloo' installs it)")
 
 
-@pytest.mark.long
 def test_an_example_over_both(name: str, tmp_path: Path) -> None:
     file, steps, workers = tmp_path / "run.json", 30, 3
     words = f"torch rack --hosts {workers} --rate none --cluster {name} --compare gloo --json {file} --"

@@ -169,7 +169,7 @@ def test_ctrl_c_ends_a_rank_that_waits_for_others_inside_of_pytorch(three: Fabri
     assert "interrupted" in run.said[2]
 
 
-@pytest.mark.parametrize("mode", ["undestroyed", "forks"])
+@pytest.mark.parametrize("mode", ["undestroyed", pytest.param("forks", marks=pytest.mark.long)])
 def test_the_interpreter_ends(three: Fabric, tmp_path: Path, mode: str) -> None:
     """Without destroy_process_group(), and with data loaders that have forked."""
     run = Run(three, tmp_path, mode, 4)

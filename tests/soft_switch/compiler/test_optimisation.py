@@ -304,7 +304,9 @@ def test_a_variable_that_was_set_before_a_read_that_finds_nothing() -> None:
         plane.close()
 
 
-@pytest.mark.parametrize("check_icrc", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "check_icrc", [pytest.param(True, marks=pytest.mark.long), pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_the_aggregation_program(check_icrc: bool) -> None:
     """A job's packets, repeated, damaged, cut and from strangers: the same leaves, and the same is stored."""
     pair = Pair(cast(CompiledRack, NoPlane()), world_size=4, window=4, check_icrc=check_icrc, rnr_ranks=7)

@@ -246,8 +246,6 @@ SLOWLY = [
     Planted("Renewed early", renewed_before_all_have_answered, AWAY, "are not connected"),
     Planted("Start early", started_before_all_are_up, control_scope("control-renumber"), "are not connected"),
     Planted("phase not saved", phases_are_not_saved, control_scope("control-crash"), "generations that run"),
-]
-BY_MANY = [
     Planted("a given result made again", a_given_result_is_made_again, control_scope("control-away"), NEVER),
     Planted(
         "nobody knows who joins again",
@@ -264,12 +262,8 @@ def test_a_planted_defect_is_found(planted: Planted, monkeypatch: pytest.MonkeyP
     planted.require_found(monkeypatch)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "planted",
-    [*SLOWLY, *(pytest.param(planted, marks=pytest.mark.long) for planted in BY_MANY)],
-    ids=lambda planted: planted.name,
-)
+@pytest.mark.parametrize("planted", SLOWLY, ids=lambda planted: planted.name)
 def test_a_planted_defect_is_found_by_many_states(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
     planted.require_found(monkeypatch)
