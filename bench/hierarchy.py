@@ -4,21 +4,23 @@
 
 `rack`: four hosts of four GPUs, links of 100 Mbit/s, channels inside of k = 1, 2, 4 and 8 times that,
 32,000,000 bytes of float32, every strategy in turns. `spine-leaf`: the same in two racks over a spine, k = 2.
-A row has how many times as long the flat ring takes, by formula too, and what the busiest NIC carried in one
-direction, beside the strategy's bytes with the headers of the protocol. After it the k from which on phases
-one after the other beat the flat ring, between the measured ones.
+A row has how many times as long the flat ring takes, by formula too, and what the busiest NIC carried in
+one direction, beside the strategy's bytes with the protocol's headers and acknowledgements. After it the k
+from which on phases one after the other beat the flat ring, between the measured ones.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
 from rich.console import Console
 
 from bench import command
+from controller.slots.admission import LEAST_PLANE_SLOTS, shrink
 from p4reduce.scale.fabric import Framing
 from p4reduce.workloads.compare import Comparison, compare_on
 from p4reduce.workloads.hierarchy import Shape, tensors_per_nic, threshold_k
@@ -36,6 +38,7 @@ BYTES: Final = 32_000_000
 HOSTS, GPUS = 4, 4
 RATE_MBIT: Final = 100.0
 PATH_MTU: Final = 4096
+AETH_BYTES: Final = 4
 KS: Final = {"rack": (1.0, 2.0, 4.0, 8.0), "spine-leaf": (2.0,)}
 
 
@@ -70,7 +73,6 @@ def measure(
 
 def _row(part: str, k: float, result: Result, ring: Result, nics: set[str]) -> Row:
     shape = Shape(hosts=HOSTS, gpus_per_host=GPUS, k=k)
-    framing = Framing(path_mtu=PATH_MTU, ethernet_bytes=ETHERNET_OVERHEAD)
     tensors = tensors_per_nic(result.strategy, shape)
     carried = max(
         way for name in nics for way in (result.bytes_per_link[name].up, result.bytes_per_link[name].down)
@@ -88,10 +90,21 @@ def _row(part: str, k: float, result: Result, ring: Result, nics: set[str]) -> R
         "off": ratio / formula - 1,
         "nic_tensors": carried / result.bytes,
         "formula_tensors": tensors,
-        "nic_off": carried / framing.wire_bytes(tensors * result.bytes) - 1,
+        "nic_off": carried / _with_headers(result.strategy, tensors * result.bytes) - 1,
         "inside_tensors": (result.bytes_inside or 0) / result.bytes,
         "resent": result.retransmissions,
     }
+
+
+def _with_headers(strategy: str, size: float) -> float:
+    """So many bytes on the wire, with an acknowledgement of each message; planes have smaller ones."""
+    framing = Framing(path_mtu=PATH_MTU, ethernet_bytes=ETHERNET_OVERHEAD)
+    if strategy in names.BY_PLANES:
+        slots = max(LEAST_PLANE_SLOTS, 2 * framing.window * framing.packets // GPUS)
+        window, packets = shrink(framing.window, framing.packets, slots, fixed=(False, False))
+        framing = replace(framing, window=window, packets=packets)
+    acknowledgement = framing.packet_bytes - PATH_MTU + AETH_BYTES
+    return framing.wire_bytes(size) * (1 + acknowledgement / (framing.packets * framing.packet_bytes))
 
 
 def crossing(rows: Sequence[Row]) -> float | None:

@@ -29,6 +29,7 @@ ALL: Final = (
     PARAMETER_SERVER_SWITCH,
     GLOO,
 )
+BY_PLANES: Final = frozenset({HIERARCHICAL, HIERARCHICAL_PHASES, HIERARCHICAL_RING})
 OF_SEVERAL_GPUS: Final = (HIERARCHICAL, HIERARCHICAL_PHASES, HIERARCHICAL_RING, FLAT_RING, REDUCE_BROADCAST)
 # A switch adds up; all others need nothing of the fabric but forwarding.
 IN_THE_SWITCH: Final = frozenset(
