@@ -26,7 +26,7 @@ def all_reduce_to_the_bit(team: Team, **request: Any) -> None:
         assert answer["check"]["same_bits"]
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
+@pytest.mark.parametrize("workers", [4, *(pytest.param(few, marks=pytest.mark.long) for few in (2, 3))])
 def test_machines_all_reduce_exactly(mixed_rack: Fabric, workers: int) -> None:
     with joined_machines(mixed_rack, workers) as team:
         for elements in (1, 1000, 60_001):
@@ -78,7 +78,7 @@ def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Fabric) -> None:
         team.do("leave")
 
 
-@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("late", [2, pytest.param(0, marks=pytest.mark.long)])
 def test_a_late_worker_breaks_nobodys_queue_pair(mixed_rack: Fabric, late: int) -> None:
     """Its peers' NICs time out and repeat; the switch answers them with RNR NAKs, and they wait."""
     peers = [host.name for rank, host in enumerate(mixed_rack.state.hosts[:3]) if rank != late]

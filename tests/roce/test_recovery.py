@@ -17,6 +17,7 @@ from tests.roce.needed import machines
 pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900), machines]
 
 
+@pytest.mark.long
 def test_losses_on_both_sides_of_the_switch(captures: Path) -> None:
     """The switch loses packets of every kind, as they come in and as they go out."""
     with rack(3, host_kinds=("roce",) * 3, switch_loss=0.02, pcap=captures) as running:
