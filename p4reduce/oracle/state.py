@@ -75,7 +75,10 @@ class Record:
 
 
 _LANE = np.dtype(">i4")
-_COMBINE: dict[int, np.ufunc] = {Op.SUM: np.add, Op.MAX: np.maximum}  # of lanes of 32 bits
+_COMBINE: dict[int, np.ufunc] = {  # of lanes of 32 bits
+    Op.SUM: np.add,
+    Op.MAX: np.maximum,
+}
 _ZEROS = np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32)
 _NEVER_WRITTEN = [_ZEROS] * MAX_CHUNKS
 
