@@ -28,6 +28,7 @@ TESTS = (
     "tests/p4src/test_against_model.py::test_ranks_that_disagree_get_nothing_of_what_was_in_the_slots_before",
     "tests/p4src/test_rules.py::test_a_header_is_what_has_index_0",
     "tests/host_agent/transport/test_kernels.py::test_folding_is_numpys",
+    "tests/host_agent/machine/test_communicator.py::test_bor_is_numpys",
     "tests/host_agent/test_bitwise_or.py",
 )
 
