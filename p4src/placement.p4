@@ -111,7 +111,7 @@ control Placement(inout headers_t hdr,
             read_head();
             if (HEAD_MAGIC == AGGREGATION_MAGIC && HEAD_VERSION == AGGREGATION_VERSION && HEAD_FLAGS == 0
                     && HEAD_JOB == meta.job && HEAD_GENERATION == meta.generation && HEAD_RANK == meta.rank
-                    && HEAD_OP <= OP_MAX_HALF
+                    && HEAD_OP <= OP_LAST
                     /* Slots tell what is older by serial numbers, which are wrong of two that are 2^31 apart. PASS messages touch
                      * no slot, so that sums can be any number apart: those of a generation are below 2^31. */
                     && (HEAD_OP == OP_PASS || meta.message[31:31] == 0)

@@ -113,7 +113,7 @@ control Tree(inout headers_t hdr,
                 && (hdr.tree.kind == TREE_RESULT
                     || (hdr.tree.kind == TREE_PARTIAL && meta.from_leaf)
                     || (hdr.tree.kind == TREE_ASK && meta.from_spine))
-                && hdr.tree.op != OP_PASS && hdr.tree.op <= OP_MAX_HALF
+                && hdr.tree.op != OP_PASS && hdr.tree.op <= OP_LAST
                 /* No leaf has a sum of any other (placement.p4), and slots compare serial numbers here, too. */
                 && hdr.tree.message[31:31] == 0
                 && hdr.tree.index < (8w1 << meta.packets_shift);

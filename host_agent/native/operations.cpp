@@ -7,7 +7,7 @@
 namespace p4r {
 
 const char *Operations::check(const p4r_operation &op) const {
-    if (op.switch_op > P4R_MAX_HALF) return "switch_op is not PASS, SUM, MAX, SUM_HALF or MAX_HALF";
+    if (op.switch_op > P4R_LAST_OP) return "switch_op is none of those that switches know";
     if (op.switch_op == P4R_SUM_HALF && !is_scaled(op)) return "integers cannot be summed in half precision";
     if (op.switch_op == P4R_MAX_HALF && op.element_type != P4R_FLOAT16 && op.element_type != P4R_BFLOAT16)
         return "only types of 16 bits are compared in lanes of 16 bits";
@@ -19,7 +19,7 @@ const char *Operations::check(const p4r_operation &op) const {
     const bool is_wide = op.element_type == P4R_INT64 || op.element_type == P4R_FLOAT64;
     if (op.element_type > P4R_BFLOAT16 && !is_wide) return "the element type is unknown";
     if (is_wide && is_aggregated(op)) return "no switch adds numbers of 64 bits";
-    if (op.arrival > P4R_FOLD_PROD) return "arrival is not STORE, SUM, MAX, MIN or PROD";
+    if (op.arrival > P4R_LAST_FOLD) return "arrival is neither STORE nor a fold";
     if (op.divisor == 0) return "the divisor is 0";
     static constexpr uint8_t kSizes[] = {0, 4, 4, 2, 2};
     if (op.element_type == P4R_RAW) {

@@ -46,10 +46,12 @@ typedef struct p4r_config {
     int64_t rto_max_ns;
 } p4r_config;
 
-enum { P4R_PASS = 0, P4R_SUM = 1, P4R_MAX = 2, P4R_SUM_HALF = 3, P4R_MAX_HALF = 4 };  // switch_op
+// switch_op
+enum { P4R_PASS = 0, P4R_SUM = 1, P4R_MAX = 2, P4R_SUM_HALF = 3, P4R_MAX_HALF = 4, P4R_LAST_OP = P4R_MAX_HALF };
 // element_type: a switch adds the first four that are numbers; the others are folded on their way around a ring.
 enum { P4R_RAW = 0, P4R_INT32 = 1, P4R_FLOAT32 = 2, P4R_FLOAT16 = 3, P4R_BFLOAT16 = 4, P4R_INT64 = 11, P4R_FLOAT64 = 13 };
-enum { P4R_STORE = 0, P4R_FOLD_SUM = 1, P4R_FOLD_MAX = 2, P4R_FOLD_MIN = 3, P4R_FOLD_PROD = 4 };  // arrival
+// arrival
+enum { P4R_STORE = 0, P4R_FOLD_SUM = 1, P4R_FOLD_MAX = 2, P4R_FOLD_MIN = 3, P4R_FOLD_PROD = 4, P4R_LAST_FOLD = P4R_FOLD_PROD };
 
 typedef struct p4r_operation {
     const void *send;  // may be null if send_elements is 0

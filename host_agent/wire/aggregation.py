@@ -42,6 +42,9 @@ class Op(IntEnum):
     MAX_HALF = 4  # signed, of 16 bits
 
 
+LAST_OP: Final = max(Op)  # switches take no message with one above it
+
+
 class ElementType(IntEnum):
     """The user's element type; the switch only compares it between ranks. It can add the first four."""
 

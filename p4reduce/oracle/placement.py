@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from host_agent.wire import aggregation, headers
 from host_agent.wire import psn as psn_math
-from host_agent.wire.aggregation import CHUNK_BYTES, CODES, MAX_CHUNKS, AggregationHeader, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, CODES, LAST_OP, MAX_CHUNKS, AggregationHeader, Op
 from host_agent.wire.headers import MalformedPacket, Opcode, RocePacket
 from host_agent.wire.icrc import ICRC_SIZE, icrc
 from p4reduce.oracle.state import MOST_AGGREGATED, Flow, Job, Record, SpineJob, serial_age
@@ -122,6 +122,6 @@ def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
 def is_placed(job: Job | SpineJob, packet: TreePacket) -> bool:
     """Whether a tree packet says what switches say, of a message that can be aggregated."""
     kinds = (Kind.RESULT, Kind.PARTIAL if isinstance(job, SpineJob) else Kind.ASK)
-    if packet.kind not in kinds or not Op.PASS < packet.op <= Op.MAX_HALF or not packet.payload:
+    if packet.kind not in kinds or not Op.PASS < packet.op <= LAST_OP or not packet.payload:
         return False
     return packet.index < job.packets and packet.message < MOST_AGGREGATED

@@ -75,6 +75,10 @@ class Record:
 
 
 _LANE = np.dtype(">i4")
+_COMBINE: dict[int, np.ufunc] = {  # of lanes of 32 bits
+    Op.SUM: np.add,
+    Op.MAX: np.maximum,
+}
 _ZEROS = np.zeros(CHUNK_BYTES // LANE_BYTES, np.int32)
 _NEVER_WRITTEN = [_ZEROS] * MAX_CHUNKS
 
@@ -138,7 +142,7 @@ class Slot:
             elif op == Op.MAX_HALF:
                 self.chunks[chunk] = np.maximum(old.view(np.int16), value.view(np.int16)).view(np.int32)
             else:
-                self.chunks[chunk] = old + value if op == Op.SUM else np.maximum(old, value)
+                self.chunks[chunk] = _COMBINE[op](old, value)
 
     def disagrees(self, index: int, size: int) -> bool:
         """Ranks do, or whoever gets this many bytes of it has asked for another number."""

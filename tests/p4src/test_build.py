@@ -65,8 +65,10 @@ def defines(path: Path) -> dict[str, int]:
 
 
 def constants(path: Path) -> dict[str, int]:
-    found = re.findall(r"const \S+\s+(\w+)\s*=\s*(\w+);", path.read_text())
-    return {name: int(value, 0) for name, value in found}
+    values: dict[str, int] = {}
+    for name, value in re.findall(r"const \S+\s+(\w+)\s*=\s*(\w+);", path.read_text()):
+        values[name] = values[value] if value in values else int(value, 0)
+    return values
 
 
 def test_limits_are_those_of_the_program() -> None:
@@ -104,6 +106,7 @@ def test_codes_are_the_same_in_p4_and_python() -> None:
     assert p4["AGGREGATION_MAGIC"] == aggregation.MAGIC
     assert p4["AGGREGATION_VERSION"] == aggregation.VERSION
     assert [p4[f"OP_{op.name}"] for op in Op] == list(Op)
+    assert p4["OP_LAST"] == aggregation.LAST_OP
     assert [p4["FLAG_RESULT"], p4["FLAG_MISMATCH"]] == [Flags.RESULT, Flags.MISMATCH]
     assert p4["ROCE_V2_PORT"] == headers.ROCE_V2_PORT
     for opcode in ("SEND_FIRST", "SEND_MIDDLE", "SEND_LAST", "SEND_ONLY", "ACKNOWLEDGE"):
