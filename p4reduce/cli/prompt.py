@@ -112,6 +112,10 @@ class Prompt:
             )
         if word not in Commands.places and hasattr(CLI, f"do_{word}"):
             return f"'{word}' is Mininet's: say 'mininet' for its own command line ('exit' there: back here)"
+        if word not in Commands.places and not word.startswith("-"):
+            return (
+                f"'{word}' is no command, and no host here ({', '.join(self._hosts)}): 'help' lists commands"
+            )
         return ""
 
     def _read(self, prompt: str) -> str | None:

@@ -38,6 +38,8 @@ def doctor(
     else:
         for line, style in words.lines(found):
             output.say(line, style=style or None)
+        if not found.is_healthy and sum(other.alive() for other in state.all_clusters()) > 1:
+            output.say(f"More than one cluster is running: these commands take --cluster {known.name}.")
     if not found.is_healthy:
         raise typer.Exit(EXIT_FOUND)
 

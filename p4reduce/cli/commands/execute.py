@@ -24,7 +24,7 @@ def execute(
     cluster: ClusterOption = None,
 ) -> None:
     """Run a command in a host of the running cluster (a worker of your own, ip, tcpdump); its exit code."""
-    words = command[1:] if command[0] == "--" else command
+    cluster, words = _behind_the_host(cluster, command)
     running = state.running(cluster)
     try:
         sys.exit(launch.call(running, running.host(host), words))
@@ -33,3 +33,16 @@ def execute(
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # the command had it too, and has ended
         sys.exit(130)
+
+
+def _behind_the_host(cluster: str | None, words: list[str]) -> tuple[str | None, list[str]]:
+    """The cluster, which may stand behind the host, and the command, all of whose options are its own."""
+    if words[0] == "--cluster":
+        cluster, words = (words[1] if len(words) > 1 else ""), words[2:]
+    elif words[0].startswith("--cluster="):
+        cluster, words = words[0].partition("=")[2], words[1:]
+    if words[:1] == ["--"]:
+        words = words[1:]
+    if not words:
+        raise typer.BadParameter("there is no command: say what to run there", param_hint="COMMAND...")
+    return cluster, words

@@ -633,3 +633,28 @@ def test_a_shell_completes_names(
     monkeypatch.setenv("COMP_CWORD", str(len(line.split(" ")) - 1))
     assert cli.run([]) == 0
     assert said()[0].split() == words
+
+
+@pytest.mark.usefixtures("_running")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--cluster", "c1", "h1", "--", "ls", "--all"],
+        ["h1", "--cluster", "c1", "--", "ls", "--all"],
+        ["h1", "--cluster=c1", "ls", "--all"],
+        ["h1", "--", "ls", "--all"],
+    ],
+)
+def test_execs_cluster_may_stand_behind_the_host(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+    monkeypatch.setattr(
+        "topologies.launch.call", lambda cluster, host, command: ran.append((host.name, command))
+    )
+    assert cli.run(["exec", *words]) == 0
+    assert ran == [("h1", ["ls", "--all"])]
+
+
+@pytest.mark.usefixtures("_running")
+def test_exec_takes_a_command(said: Said) -> None:
+    assert cli.run(["exec", "h1", "--cluster", "c1"]) == 2
+    assert "there is no command" in said()[1]

@@ -101,6 +101,7 @@ def test_a_command_in_a_host_as_in_mininet(prompt: Prompt, commands: FakeCommand
         ("s1 ip link", "'shell s1' opens p4runtime-shell"),
         ("pingall", "'pingall' is Mininet's: say 'mininet'"),
         ("iperf h1 h2", "'iperf' is Mininet's"),
+        ("h9 ls", "'h9' is no command, and no host here (h1, h2)"),
     ],
 )
 def test_words_of_mininet(
@@ -111,7 +112,7 @@ def test_words_of_mininet(
     assert commands.ran == []
 
 
-@pytest.mark.parametrize("line", ["link down h1", "nosuch"])
+@pytest.mark.parametrize("line", ["link down h1", "show ports"])
 def test_what_mininet_has_too_is_ours(prompt: Prompt, commands: FakeCommands, line: str) -> None:
     assert prompt.carry_out(line)
     assert commands.ran == [line.split()]
