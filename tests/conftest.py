@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 # Which version of a program runs must not depend on how fast this machine compiles.
 os.environ.setdefault("SOFT_SWITCH_COMPILE", "wait")
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so all that they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Nor must the outcome of a test: Hypothesis fails examples that take 200 ms, and input that is slow to draw.
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
