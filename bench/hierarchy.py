@@ -20,7 +20,8 @@ from typing import Any, Final
 from rich.console import Console
 
 from bench import command
-from controller.slots.admission import LEAST_PLANE_SLOTS, shrink
+from controller.slots.admission import plane_slots, shrink
+from host_agent.wire.headers import Aeth
 from p4reduce.scale.fabric import Framing
 from p4reduce.workloads.compare import Comparison, compare_on
 from p4reduce.workloads.hierarchy import Shape, tensors_per_nic, threshold_k
@@ -38,7 +39,6 @@ BYTES: Final = 32_000_000
 HOSTS, GPUS = 4, 4
 RATE_MBIT: Final = 100.0
 PATH_MTU: Final = 4096
-AETH_BYTES: Final = 4
 KS: Final = {"rack": (1.0, 2.0, 4.0, 8.0), "spine-leaf": (2.0,)}
 
 
@@ -100,10 +100,10 @@ def _with_headers(strategy: str, size: float) -> float:
     """So many bytes on the wire, with an acknowledgement of each message; planes have smaller ones."""
     framing = Framing(path_mtu=PATH_MTU, ethernet_bytes=ETHERNET_OVERHEAD)
     if strategy in names.BY_PLANES:
-        slots = max(LEAST_PLANE_SLOTS, 2 * framing.window * framing.packets // GPUS)
+        slots = plane_slots(framing.window, framing.packets, GPUS)
         window, packets = shrink(framing.window, framing.packets, slots, fixed=(False, False))
         framing = replace(framing, window=window, packets=packets)
-    acknowledgement = framing.packet_bytes - PATH_MTU + AETH_BYTES
+    acknowledgement = framing.packet_bytes - PATH_MTU + Aeth.SIZE
     return framing.wire_bytes(size) * (1 + acknowledgement / (framing.packets * framing.packet_bytes))
 
 

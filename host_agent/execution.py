@@ -402,10 +402,7 @@ class Execution:
             closed = CommunicatorClosedError(f"{what}: {error}")
             self.fail(closed, self._reason(closed))
             raise closed from error
-        except (
-            UsageError,
-            BegunAnewError,
-        ):  # nothing was sent, and the other workers' calls are refused alike
+        except (UsageError, BegunAnewError):  # the other workers' calls are refused, or dropped, alike
             self.membership.runs(None)
             raise
         except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:

@@ -18,12 +18,12 @@ from controller.orchestration.record import Queueing, Record
 from controller.orchestration.switch_manager import SwitchManager
 from controller.slots.admission import (
     DEFAULT_TENANT,
-    LEAST_PLANE_SLOTS,
     Demand,
     Quotas,
     Rooms,
     decide,
     parse_quotas,
+    plane_slots,
     shrink,
     smaller_shapes,
     used_by_tenant,
@@ -49,13 +49,12 @@ class Demands:
     def shapes(self, jobs: Sequence[Job], window: int, packets: int) -> list[tuple[int, int]]:
         """Windows and packets a message that a job, or a gang of these planes, may have, the largest first.
 
-        All are within its quota, where that is possible. Planes share a machine's link: what they have under
-        way together is a job's window, or it would wait in the link's queue until it was taken for lost.
+        All are within its quota, where that is possible.
         """
         limit, planes = self.quotas.job_limit(_tenant(jobs[0])), len(jobs)
         limits = [] if limit is None else [limit // planes]
         if planes > 1:
-            limits.append(max(LEAST_PLANE_SLOTS, 2 * window * packets // planes))
+            limits.append(plane_slots(window, packets, planes))
         largest = shrink(window, packets, min(limits, default=None), fixed=_fixed(jobs))
         return [largest, *smaller_shapes(*largest, fixed=_fixed(jobs), planes=planes)]
 

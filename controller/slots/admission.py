@@ -217,6 +217,14 @@ def shrink(window: int, packets: int, limit: int | None, *, fixed: tuple[bool, b
     return smaller
 
 
+def plane_slots(window: int, packets: int, planes: int) -> int:
+    """The most slots of each of a gang's planes: together they have the window of one job.
+
+    They share a machine's link. What they have under way would wait in its queue until it was taken for lost.
+    """
+    return max(LEAST_PLANE_SLOTS, 2 * window * packets // planes)
+
+
 def smaller_shapes(
     window: int, packets: int, *, fixed: tuple[bool, bool], planes: int
 ) -> list[tuple[int, int]]:

@@ -246,7 +246,7 @@ class MachineCommunicator(Communicator):
     @property
     def rank(self) -> int:
         """This worker's number among those of all machines that the job has now: machine by machine."""
-        return self._world_of(self.plane.members, self.plane.rank).rank
+        return self.plane.rank * self.machine.size + self.machine.rank
 
     @property
     def world_size(self) -> int:

@@ -28,6 +28,7 @@ class AckDelay {
     void add(int64_t delay, bool once) {
         least_.add(delay);
         recent_[count_++ % recent_.size()] = delay;
+        quartile_ = quartile_of_recent();
         if (!once) return;
         if (!known_) {
             smoothed_ = delay;
@@ -51,25 +52,24 @@ class AckDelay {
         if (lossy()) return 2 * least();
         return known_ ? std::min(smoothed_ + 4 * deviation_, longest_wait()) : 3 * least();
     }
-    int64_t longest_wait() const { return std::max(kMostLeast * least(), kMostQuartile * quartile()); }
-    // Of the last 16, a quarter took less.
-    int64_t quartile() const {
-        std::array<int64_t, 16> delays = recent_;
-        const auto end = delays.begin() + std::min<size_t>(count_, delays.size());
-        const auto place = delays.begin() + (end - delays.begin()) / 4;
-        if (place == end) return 0;
-        std::nth_element(delays.begin(), place, end);
-        return *place;
-    }
+    int64_t longest_wait() const { return std::max(kMostLeast * least(), kMostQuartile * quartile_); }
 
     void describe(StateWriter &state) const {
         state.number(known_).number(static_cast<uint64_t>(smoothed_)).number(static_cast<uint64_t>(deviation_));
-        state.number(static_cast<uint64_t>(helped_)).number(static_cast<uint64_t>(quartile()));
+        state.number(static_cast<uint64_t>(helped_)).number(static_cast<uint64_t>(quartile_));
     }
 
    private:
     static constexpr int64_t kMostLeast = 16, kMostQuartile = 4;
     static constexpr int64_t kAll = 1 << 16;
+
+    int64_t quartile_of_recent() const {
+        std::array<int64_t, 16> delays = recent_;
+        const auto end = delays.begin() + std::min<size_t>(count_, delays.size());
+        const auto place = delays.begin() + (end - delays.begin()) / 4;
+        std::nth_element(delays.begin(), place, end);
+        return *place;
+    }
 
     bool known_ = false;  // a message was acknowledged that was sent once
     int64_t smoothed_ = 0, deviation_ = 0;
@@ -77,6 +77,7 @@ class AckDelay {
     RecentMinimum least_;
     std::array<int64_t, 16> recent_{};
     size_t count_ = 0;
+    int64_t quartile_ = 0;  // of them, a quarter took less; every packet asks for it
 };
 
 }  // namespace p4r
