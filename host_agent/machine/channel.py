@@ -5,7 +5,8 @@ copied but to add it up. A `Lane` is a sequence of steps: in each, every worker 
 the others' slots and releases them. A worker is at most `_DEPTH` slots ahead of the slowest.
 
 What is read from others is what a link would carry: `Pace` holds the reader back to the channel's rate, and
-counts the bytes.
+counts the bytes. As a link would, it carries one slot while processors fill the next and add up the one
+before (`Lane.carry`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, TypeVar
 
 import numpy as np
@@ -51,13 +52,20 @@ class Pace:
 
     def take(self, nbytes: int) -> None:
         """Return when the channel has carried so many bytes more."""
+        self.wait(self.begin(nbytes))
+
+    def begin(self, nbytes: int) -> float:
+        """Give the channel so many bytes more to carry. When they will be there, on the monotonic clock."""
         with self._lock:
             self.bytes_received += nbytes
             if self.rate_bit_s is None:
-                return
+                return 0.0
             self._free_at = max(self._free_at, time.monotonic()) + nbytes * 8 / self.rate_bit_s
-            free_at = self._free_at
-        while (left := free_at - time.monotonic()) > 0:
+            return self._free_at
+
+    def wait(self, until: float) -> None:
+        """Return at that time."""
+        while (left := until - time.monotonic()) > 0:
             time.sleep(left)
 
 
@@ -87,7 +95,8 @@ class Lane:
             [region[start + i * size : start + (i + 1) * size] for i in range(_DEPTH)]
             for region in meeting.regions
         ]
-        self._step = 0  # this one's number is one more
+        self._step = 0  # how many were posted here
+        self._released = 0
         self._what = ""
         self.waits_for: tuple[int, ...] = ()  # the local ranks that a step waits for, after a moment
 
@@ -105,29 +114,72 @@ class Lane:
         self._step += 1
         library().p4r_counter_set(self._posted_at[self._rank], self._step & 0xFFFFFFFF)
 
-    def rows(self) -> list[Bytes]:
-        """Everybody's slots of this step, by local rank, once all are there."""
-        self._wait(self._posted_at, self._step)
-        slots = [of_one[(self._step - 1) % _DEPTH] for of_one in self._slots]
+    def rows(self, ahead: int = 0) -> list[Bytes]:
+        """Everybody's slots of the first step that is not released, or one `ahead` of it; by local rank."""
+        step = self._released + 1 + ahead
+        self._wait(self._posted_at, step)
+        slots = [of_one[(step - 1) % _DEPTH] for of_one in self._slots]
         said = [bytes(slot[:_WORDS]) for slot in slots]
         if any(one != said[0] for one in said):
             raise MismatchError(self._difference(said))
         return [slot[_WORDS:] for slot in slots]
 
     def release(self) -> None:
-        """The others' slots have been read."""
-        library().p4r_counter_set(self._released_at[self._rank], self._step & 0xFFFFFFFF)
+        """The others' slots of that step have been read."""
+        self._set_released(self._released + 1)
+
+    def carry(
+        self,
+        steps: Iterable[T],
+        what: str,
+        pace: Pace,
+        *,
+        fill: Callable[[T, Bytes], None],
+        received: Callable[[T], int],
+    ) -> Iterator[tuple[T, list[Bytes]]]:
+        """Each step with everybody's slots, once the channel has carried the bytes `received` of it.
+
+        While it carries one, `fill` puts this worker's part of the next into its slot, and whoever iterates
+        uses the one before.
+        """
+        to_fill = iter(steps)
+
+        def filled() -> tuple[T] | None:
+            for step in to_fill:
+                fill(step, self.slot())
+                self.post(what)
+                return (step,)
+            return None
+
+        arrived: tuple[T, list[Bytes]] | None = None
+        current = filled()
+        while current is not None:
+            rows = self.rows(0 if arrived is None else 1)
+            there_at = pace.begin(received(*current))
+            if arrived is not None:
+                yield arrived
+                self.release()
+            following = filled()
+            pace.wait(there_at)
+            arrived, current = (*current, rows), following
+        if arrived is not None:
+            yield arrived
+            self.release()
 
     @property
     def step(self) -> int:
-        """How many there were here."""
+        """How many were posted here."""
         return self._step
 
     def go_on_from(self, step: int) -> None:
         """Go on behind that step, which no worker has come past: all of them do."""
         self._step = step
         library().p4r_counter_set(self._posted_at[self._rank], step & 0xFFFFFFFF)
-        self.release()
+        self._set_released(step)
+
+    def _set_released(self, step: int) -> None:
+        self._released = step
+        library().p4r_counter_set(self._released_at[self._rank], step & 0xFFFFFFFF)
 
     @property
     def _mine(self) -> Bytes:

@@ -20,7 +20,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -58,7 +58,7 @@ from host_agent.errors import (
 from host_agent.execution import Tally, Turn
 from host_agent.kernels import sum_rows
 from host_agent.machine import sums
-from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Gate, Lane, Pace
+from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Bytes, Gate, Lane, Pace
 from host_agent.machine.meeting import Meeting, Who, meet
 from host_agent.machine.sums import Form, Piece, pieces_of
 from host_agent.membership import MembershipChange
@@ -720,21 +720,22 @@ class MachineCommunicator(Communicator):
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
         pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
         if not call.pipeline or len(pieces) == 1:
-            shares = [self._add_up(call, form, piece) for piece in pieces]
+            shares = [share for _, share in self._add_up(call, form, pieces)]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)
             total = self._in_plane(call, whole, form.op, form).result() if whole.size else whole
             ends = np.cumsum([share.size for share in shares[:-1]], dtype=np.int64)
-            for piece, part in zip(pieces, np.split(total, ends) if pieces else (), strict=True):
-                self._gather(call, form, piece, part, out)
+            self._gather(call, form, zip(pieces, np.split(total, ends) if pieces else (), strict=True), out)
             return
         results: queue.SimpleQueue[tuple[Piece, Future[Array] | None] | None] = queue.SimpleQueue()
 
+        def parts() -> Iterator[tuple[Piece, Array]]:
+            while (item := results.get()) is not None:
+                piece, future = item
+                yield piece, np.empty(0, np.int32) if future is None else future.result()
+
         def gather() -> None:
             try:
-                while (item := results.get()) is not None:
-                    piece, future = item
-                    part = np.empty(0, np.int32) if future is None else future.result()
-                    self._gather(call, form, piece, part, out)
+                self._gather(call, form, parts(), out)
             except BegunAnewError:
                 raise
             except BaseException as error:
@@ -743,8 +744,7 @@ class MachineCommunicator(Communicator):
 
         gathered = self._gathering.submit(gather)
         try:
-            for piece in pieces:
-                share = self._add_up(call, form, piece)
+            for piece, share in self._add_up(call, form, pieces):
                 future = self._in_plane(call, share, form.op, form) if share.size else None
                 results.put((piece, future))
         finally:
@@ -752,34 +752,43 @@ class MachineCommunicator(Communicator):
             wait([gathered])
         gathered.result()
 
-    def _add_up(self, call: Call[Any], form: Form, piece: Piece) -> Array:
-        """Put our numbers where the others read them, and add up our share of all."""
-        width, mine = form.width, piece.part(self.machine.rank)
-        form.fill(slice(piece.start, piece.end), self._lane.slot()[: (piece.end - piece.start) * width])
-        self._lane.post(call.what)
-        rows = [row[mine.start * width : mine.stop * width] for row in self._lane.rows()]
-        self.machine.pace.take((self.machine.size - 1) * (mine.stop - mine.start) * width)
-        share = form.merge(rows, piece.share(self.machine.rank))
-        self._lane.release()
-        return share
+    def _add_up(self, call: Call[Any], form: Form, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Array]]:
+        """Put our numbers of each piece where the others read them, and add up our share of all."""
+        local, others, width = self.machine.rank, self.machine.size - 1, form.width
 
-    def _gather(self, call: Call[Any], form: Form, piece: Piece, part: Array, out: Array) -> None:
-        """Put our share's result where the others read it, and take theirs."""
-        local, width = self.machine.rank, out.itemsize
-        mine = piece.share(local)
-        if part.size:
-            form.finish(part, mine, self._results.slot()[: (mine.stop - mine.start) * width])
-        else:
-            self._results.slot()
-        self._results.post(call.what)
-        rows = self._results.rows()
-        others = (piece.end - piece.start) - (mine.stop - mine.start)
-        self.machine.pace.take(others * width)
-        into = out.view(np.uint8)
-        for rank, row in enumerate(rows):
-            share = piece.share(rank)
-            into[share.start * width : share.stop * width] = row[: (share.stop - share.start) * width]
-        self._results.release()
+        def fill(piece: Piece, slot: Bytes) -> None:
+            form.fill(slice(piece.start, piece.end), slot[: (piece.end - piece.start) * width])
+
+        def received(piece: Piece) -> int:
+            mine = piece.share(local)
+            return int(others * (mine.stop - mine.start) * width)
+
+        steps = self._lane.carry(pieces, call.what, self.machine.pace, fill=fill, received=received)
+        for piece, slots in steps:
+            mine = piece.part(local)
+            rows = [slot[mine.start * width : mine.stop * width] for slot in slots]
+            yield piece, form.merge(rows, piece.share(local))
+
+    def _gather(self, call: Call[Any], form: Form, parts: Iterable[tuple[Piece, Array]], out: Array) -> None:
+        """Put our share's result of each piece where the others read it, and take theirs."""
+        local, width, into = self.machine.rank, out.itemsize, out.view(np.uint8)
+
+        def fill(step: tuple[Piece, Array], slot: Bytes) -> None:
+            piece, part = step
+            mine = piece.share(local)
+            if part.size:
+                form.finish(part, mine, slot[: (mine.stop - mine.start) * width])
+
+        def received(step: tuple[Piece, Array]) -> int:
+            piece, _ = step
+            mine = piece.share(local)
+            return int((piece.end - piece.start - (mine.stop - mine.start)) * width)
+
+        steps = self._results.carry(parts, call.what, self.machine.pace, fill=fill, received=received)
+        for (piece, _), slots in steps:
+            for rank, slot in enumerate(slots):
+                share = piece.share(rank)
+                into[share.start * width : share.stop * width] = slot[: (share.stop - share.start) * width]
 
     def _in_plane(
         self, call: Call[Any], array: Array, op: Reduction, form: Form | None = None

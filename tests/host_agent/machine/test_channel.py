@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from host_agent.errors import MismatchError
-from host_agent.machine.channel import Lane, Pace, sum_words
+from host_agent.machine.channel import Bytes, Lane, Pace, sum_words
 from host_agent.machine.meeting import Meeting
 from tests.host_agent.machine.machines import meetings
 
@@ -46,6 +46,63 @@ def test_each_step_has_what_everybody_put_into_it(met: list[Meeting]) -> None:
     with ThreadPoolExecutor() as pool:
         for seen in pool.map(work, range(3), lanes(met)):
             assert seen == [[step, 1000 + step, 2000 + step] for step in range(200)]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 50])
+def test_what_is_carried_is_what_everybody_filled(met: list[Meeting], steps: int) -> None:
+    """Also where who uses it, or fills, is slow."""
+
+    def work(rank: int, lane: Lane) -> list[tuple[int, list[int]]]:
+        random = np.random.default_rng(rank)
+
+        def fill(step: int, slot: Bytes) -> None:
+            if random.random() < 0.2:
+                time.sleep(0.002)
+            slot[:4] = np.frombuffer(np.int32(1000 * rank + step).tobytes(), np.uint8)
+
+        seen = []
+        carried = lane.carry(range(steps), "a call", Pace(), fill=fill, received=lambda step: 8)
+        for step, slots in carried:
+            if random.random() < 0.2:
+                time.sleep(0.002)
+            seen.append((step, [int(slot[:4].view(np.int32)[0]) for slot in slots]))
+        return seen
+
+    with ThreadPoolExecutor() as pool:
+        for seen in pool.map(work, range(3), lanes(met)):
+            assert seen == [(step, [step, 1000 + step, 2000 + step]) for step in range(steps)]
+
+
+def test_while_the_channel_carries_a_step_the_next_is_filled_and_the_one_before_used() -> None:
+    events: list[str] = []
+
+    class Channel(Pace):
+        def begin(self, nbytes: int) -> float:
+            events.append(f"carry {nbytes}")
+            return super().begin(nbytes)
+
+        def wait(self, until: float) -> None:
+            events.append("there")
+
+    (alone,) = meetings(1, 1)
+    lane = Lane(alone, 0, stalled=lambda seconds, late: None)
+    carried = lane.carry(
+        range(4),
+        "a call",
+        Channel(),
+        fill=lambda step, slot: events.append(f"fill {step}"),
+        received=lambda step: step,
+    )
+    for step, _ in carried:
+        events.append(f"use {step}")
+    alone.close()
+    assert events == [
+        *("fill 0", "carry 0", "fill 1", "there"),
+        *("carry 1", "use 0", "fill 2", "there"),
+        *("carry 2", "use 1", "fill 3", "there"),
+        *("carry 3", "use 2", "there"),
+        "use 3",
+    ]
 
 
 def test_nobody_overwrites_what_is_not_read(met: list[Meeting]) -> None:
