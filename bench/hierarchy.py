@@ -5,8 +5,8 @@
 `rack`: four hosts of four GPUs, links of 100 Mbit/s, channels inside of k = 1, 2, 4 and 8 times that,
 32,000,000 bytes of float32, every strategy in turns. `spine-leaf`: the same in two racks over a spine, k = 2.
 A row has how many times as long the flat ring takes, by formula too, and what the busiest NIC carried in
-one direction, beside the strategy's bytes with the protocol's headers and acknowledgements. After it the k
-from which on phases one after the other beat the flat ring, between the measured ones.
+one direction, beside the strategy's bytes with the protocol's headers, acknowledgements and scales. After
+it the k from which on phases one after the other beat the flat ring, between the measured ones.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from rich.console import Console
 
 from bench import command
 from controller.slots.admission import plane_slots, shrink
+from host_agent.quantisation import Blocks
 from host_agent.wire.headers import Aeth
 from p4reduce.scale.fabric import Framing
 from p4reduce.workloads.compare import Comparison, compare_on
@@ -39,6 +40,8 @@ BYTES: Final = 32_000_000
 HOSTS, GPUS = 4, 4
 RATE_MBIT: Final = 100.0
 PATH_MTU: Final = 4096
+WORD: Final = 4
+SCALE_BYTES: Final = 2  # of each block, which all workers agree on first
 KS: Final = {"rack": (1.0, 2.0, 4.0, 8.0), "spine-leaf": (2.0,)}
 
 
@@ -97,12 +100,17 @@ def _row(part: str, k: float, result: Result, ring: Result, nics: set[str]) -> R
 
 
 def _with_headers(strategy: str, size: float) -> float:
-    """So many bytes on the wire, with an acknowledgement of each message; planes have smaller ones."""
+    """So many bytes on the wire, with an acknowledgement of each message.
+
+    Planes have smaller messages, and agree on the blocks' scales first.
+    """
     framing = Framing(path_mtu=PATH_MTU, ethernet_bytes=ETHERNET_OVERHEAD)
     if strategy in names.BY_PLANES:
         slots = plane_slots(framing.window, framing.packets, GPUS)
         window, packets = shrink(framing.window, framing.packets, slots, fixed=(False, False))
         framing = replace(framing, window=window, packets=packets)
+        blocks = Blocks.of(path_mtu=PATH_MTU, message_packets=packets, half=False)
+        size *= 1 + SCALE_BYTES / (blocks.block_elements * WORD)
     acknowledgement = framing.packet_bytes - PATH_MTU + Aeth.SIZE
     return framing.wire_bytes(size) * (1 + acknowledgement / (framing.packets * framing.packet_bytes))
 

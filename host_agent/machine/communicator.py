@@ -71,6 +71,7 @@ from host_agent.wire.aggregation import Kind, Reduction
 T = TypeVar("T")
 _WORD: Final = 4
 _NOTICE_S: Final = 60.0
+_HALVINGS: Final = 3  # of a pipeline's first and last piece
 
 
 @dataclass(frozen=True)
@@ -718,7 +719,8 @@ class MachineCommunicator(Communicator):
         piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
         if starts:
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
-        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
+        halvings = _HALVINGS if call.pipeline else 0
+        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts, halvings=halvings)
         if not call.pipeline or len(pieces) == 1:
             shares = [share for _, share in self._add_up(call, form, pieces)]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)

@@ -86,8 +86,14 @@ class Form:
 
 
 @lru_cache(maxsize=64)
-def pieces_of(elements: int, local_size: int, piece_elements: int, starts: bytes = b"") -> tuple[Piece, ...]:
-    """A tensor in pieces; where `starts` (of blocks, uint64) are given, blocks stay whole."""
+def pieces_of(
+    elements: int, local_size: int, piece_elements: int, starts: bytes = b"", *, halvings: int = 0
+) -> tuple[Piece, ...]:
+    """A tensor in pieces; where `starts` (of blocks, uint64) are given, blocks stay whole.
+
+    In a pipeline the network waits for the first piece, and the last one's gathering for the network: so the
+    first and the last of four or more are halved, and what is outermost of them again, so many times.
+    """
     if not elements:
         return ()
     block_starts = np.frombuffer(starts, np.uint64) if starts else None
@@ -100,6 +106,9 @@ def pieces_of(elements: int, local_size: int, piece_elements: int, starts: bytes
         return [start, *inner, end]
 
     bounds = cuts(0, elements, -(-elements // piece_elements))
+    for _ in range(halvings if len(bounds) > 4 else 0):
+        bounds[-1:-1] = cuts(bounds[-2], bounds[-1], 2)[1:2]
+        bounds[1:1] = cuts(bounds[0], bounds[1], 2)[1:2]
     return tuple(
         Piece(start, end, tuple(cuts(start, end, local_size)))
         for start, end in pairwise(bounds)
