@@ -2,10 +2,10 @@
 
     sudo .venv/bin/python -m bench.loss --rounds 3 --json FILE --figure docs/loss.svg
 
-One rack of 8 workers for each loss, whose switch loses that share of all packets at every port, in both
-directions: what goes from one host to another passes two such ports. Strategies run in turns, on the same
-hosts and links, with fresh tensors each time. Each sum is compared with NumPy's, and its bits between all
-ranks; one that is wrong, or not there in time, ends the benchmark with an error. Only Gloo may be late: what
+One rack of 8 workers (--workers) for each loss, whose switch loses that share of all packets at every port,
+in both directions: what goes from one host to another passes two such ports. Strategies run in turns, on the
+same hosts and links, with fresh tensors each time. Each sum is compared with NumPy's, and its bits between
+all ranks; one that is wrong, or not there in time, ends the benchmark with an error. Only Gloo may be late: what
 its TCP connections do not carry in time is a row without a time, and rows of higher losses leave it out.
 Gloo is left out where PyTorch is not installed.
 """
@@ -82,8 +82,10 @@ class Row:
 class SideBySide:
     """Workers of one rack, connected for all strategies."""
 
-    def __init__(self, rack: Fabric, strategies: Sequence[str], stack: contextlib.ExitStack) -> None:
-        self._rack = rack
+    def __init__(
+        self, rack: Fabric, workers: int, strategies: Sequence[str], stack: contextlib.ExitStack
+    ) -> None:
+        self._rack, self._workers = rack, workers
         self._stack = stack
         self._scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="p4reduce-")))
         self._teams = {}
@@ -128,7 +130,7 @@ class SideBySide:
 
     def _team(self, job: str, strategies: Sequence[str], **options: bool) -> Team:
         cluster = self._rack.state
-        team = self._stack.enter_context(Team(cluster, WORKERS))
+        team = self._stack.enter_context(Team(cluster, self._workers))
         (answer, *_) = team.join(job, **options)
         if answer["mode"] != "in_network":
             raise WorkloadError(f"the switch takes no part: {answer['mode_reason']}")
@@ -144,26 +146,28 @@ class SideBySide:
 
 
 @contextlib.contextmanager
-def side_by_side(loss: float, rate_mbit: float | None, strategies: Sequence[str]) -> Iterator[SideBySide]:
+def side_by_side(
+    loss: float, rate_mbit: float | None, strategies: Sequence[str], *, workers: int
+) -> Iterator[SideBySide]:
     """A rack of this loss with workers."""
     options = RackOptions(
         name=f"loss-{os.getpid()}",
-        hosts=WORKERS,
+        hosts=workers,
         path_mtu=PATH_MTU,
         rate_mbit=rate_mbit,
         switch_loss=loss,
     )
     with contextlib.ExitStack() as stack:
-        yield SideBySide(stack.enter_context(Fabric(options)), strategies, stack)
+        yield SideBySide(stack.enter_context(Fabric(options)), workers, strategies, stack)
 
 
 def rows_of(
-    loss: float, rate_mbit: float | None, strategies: Sequence[str], *, size: int, rounds: int
+    loss: float, rate_mbit: float | None, strategies: Sequence[str], *, workers: int, size: int, rounds: int
 ) -> list[Row]:
     """All strategies at one loss, in turns, after a turn to warm up."""
     rows = {s: Row(strategy=s, loss=loss, rate_mbit=rate_mbit, bytes=size) for s in strategies}
     elements = size // dtype_of(DTYPE).itemsize
-    with side_by_side(loss, rate_mbit, strategies) as running:
+    with side_by_side(loss, rate_mbit, strategies, workers=workers) as running:
         for number in range(rounds + 1):
             for strategy, row in rows.items():
                 if row.late or sum(row.seconds) > _BUDGET_S:
@@ -185,19 +189,20 @@ def rows_of(
 
 def measure(arguments: argparse.Namespace, strategies: Sequence[str], console: Console) -> Iterator[Row]:
     """Everything, rate by rate."""
+    how = {"workers": arguments.workers, "size": arguments.bytes, "rounds": arguments.rounds}
     for rate in RATES_MBIT:
         going = list(strategies)
         for loss in arguments.losses:
             with console.status(f"{_rate(rate)}, loss {loss:.4%}"):
-                rows = rows_of(loss, rate, going, size=arguments.bytes, rounds=arguments.rounds)
+                rows = rows_of(loss, rate, going, **how)
             going = [row.strategy for row in rows if not row.late]
             yield from rows
 
 
-def show(rows: Sequence[Row]) -> Table:
+def show(rows: Sequence[Row], workers: int) -> Table:
     """For people."""
     return command.table(
-        f"All-reduce under loss, {WORKERS} workers, path MTU {PATH_MTU}",
+        f"All-reduce under loss, {workers} workers, path MTU {PATH_MTU}",
         ("links", "loss", "strategy"),
         ("rounds", "median", "min", "max", "Mbit/s per worker", "resent"),
         map(_shown, rows),
@@ -275,6 +280,7 @@ def main() -> None:
     """Run, show and write it."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument("--rounds", type=int, default=3, help="how often each strategy runs at each loss")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="of the rack, 2 to 32")
     parser.add_argument("--bytes", type=int, default=4_000_000, help="of each worker's tensor")
     parser.add_argument(
         "--losses", type=lambda text: [float(word) for word in text.split(",")], default=LOSSES,
@@ -288,9 +294,9 @@ def main() -> None:
     for why in skipped.values():
         console.print(why)
     rows = list(measure(arguments, strategies, console))
-    console.print(show(rows))
+    console.print(show(rows, arguments.workers))
     found = {
-        "workers": WORKERS,
+        "workers": arguments.workers,
         "path_mtu": PATH_MTU,
         "dtype": DTYPE,
         "rows": [row.as_json() for row in rows],

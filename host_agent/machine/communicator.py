@@ -60,7 +60,7 @@ from host_agent.kernels import sum_rows
 from host_agent.machine import sums
 from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Bytes, Gate, Lane, Pace
 from host_agent.machine.meeting import Meeting, Who, meet
-from host_agent.machine.sums import Form, Piece, pieces_of
+from host_agent.machine.sums import HALVINGS, Form, Piece, pieces_of
 from host_agent.membership import MembershipChange
 from host_agent.metrics import Statistics
 from host_agent.quantisation import Blocks
@@ -71,7 +71,6 @@ from host_agent.wire.aggregation import Kind, Reduction
 T = TypeVar("T")
 _WORD: Final = 4
 _NOTICE_S: Final = 60.0
-_HALVINGS: Final = 3  # of a pipeline's first and last piece
 
 
 @dataclass(frozen=True)
@@ -719,7 +718,7 @@ class MachineCommunicator(Communicator):
         piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
         if starts:
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
-        halvings = _HALVINGS if call.pipeline else 0
+        halvings = HALVINGS if call.pipeline else 0
         pieces = pieces_of(out.size, self.machine.size, piece_elements, starts, halvings=halvings)
         if not call.pipeline or len(pieces) == 1:
             shares = [share for _, share in self._add_up(call, form, pieces)]

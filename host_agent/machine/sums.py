@@ -41,6 +41,8 @@ from host_agent.quantisation import (
 from host_agent.transport.native import library
 from host_agent.wire.aggregation import Reduction
 
+HALVINGS = 3  # of a pipeline's first and last piece,
+LEAST_HALVED = 4  # where there are so many
 _WORD = 4
 _FOLDS: dict[Reduction, np.ufunc] = {
     Reduction.SUM: np.add,
@@ -92,7 +94,8 @@ def pieces_of(
     """A tensor in pieces; where `starts` (of blocks, uint64) are given, blocks stay whole.
 
     In a pipeline the network waits for the first piece, and the last one's gathering for the network: so the
-    first and the last of four or more are halved, and what is outermost of them again, so many times.
+    first and the last of `LEAST_HALVED` or more are halved, and what is outermost of them again, `halvings`
+    times.
     """
     if not elements:
         return ()
@@ -106,7 +109,7 @@ def pieces_of(
         return [start, *inner, end]
 
     bounds = cuts(0, elements, -(-elements // piece_elements))
-    for _ in range(halvings if len(bounds) > 4 else 0):
+    for _ in range(halvings if len(bounds) > LEAST_HALVED else 0):
         bounds[-1:-1] = cuts(bounds[-2], bounds[-1], 2)[1:2]
         bounds[1:1] = cuts(bounds[0], bounds[1], 2)[1:2]
     return tuple(

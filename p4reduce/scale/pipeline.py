@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from host_agent.machine.sums import HALVINGS, LEAST_HALVED
 from p4reduce.scale.flows import Flow, Link, Network
 from p4reduce.workloads.errors import WorkloadError
 
@@ -44,14 +45,20 @@ class Played:
 
 
 def pieces_of(size: float, piece: int) -> list[float]:
-    """`size` bytes in pieces that are alike, at most `piece` long. WorkloadError: too many."""
+    """`size` bytes in pieces at most `piece` long: alike, but for smaller ones at the ends, as on machines.
+
+    WorkloadError: too many.
+    """
     number = max(1, math.ceil(size / piece))
     if number > MAX_PIECES:
         raise WorkloadError(
             f"{number} pieces of a plane are too many to simulate: take pieces of "
             f"{math.ceil(size / MAX_PIECES)} bytes or more"
         )
-    return [size / number] * number
+    if number < LEAST_HALVED:
+        return [size / number] * number
+    ends = [size / number / 2 ** min(HALVINGS, HALVINGS + 1 - place) for place in range(HALVINGS + 1)]
+    return [*ends, *[size / number] * (number - 2), *reversed(ends)]
 
 
 def play(stages: Stages, capacities: Mapping[Link, float], *, begin_s: float = 0.0) -> Played:

@@ -7,6 +7,7 @@ of, and is compared with exactly these.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ _OWN = 2
 _INT32 = np.dtype(np.int32)
 
 
-def stream(communicator: Communicator, *, elements: int, seed: int, directory: str) -> dict[str, Any]:
+def stream(
+    communicator: Communicator, *, elements: int, seed: int, directory: str, pause_s: float = 0.0
+) -> dict[str, Any]:
     """Add up until there is a file `stop` in the directory; how far it is is told in one of the rank's.
 
-    In place, as training does. What comes out has `parts`: from which sum on which ranks were in it, as
-    they joined, and in which mode. WorkloadError where a sum is wrong.
+    In place, as training does; `pause_s` after each sum. What comes out has `parts`: from which sum on
+    which ranks were in it, as they joined, and in which mode. WorkloadError where a sum is wrong.
     """
     origin, size = communicator.rank, communicator.world_size
     inputs = [tensor(seed=seed, rank=rank, elements=elements, dtype=_INT32) for rank in range(size)]
@@ -49,6 +52,7 @@ def stream(communicator: Communicator, *, elements: int, seed: int, directory: s
         number += 1
         written.write_text(str(number))
         written.replace(progress)  # nobody reads half of it
+        time.sleep(pause_s)
     return {
         "collectives": number,
         "parts": [{"ranks": ranks, "mode": mode, "from": first} for ranks, mode, first in parts],

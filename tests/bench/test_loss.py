@@ -18,8 +18,9 @@ STRATEGIES = (names.IN_NETWORK, SELECTIVE, names.RING)
 
 
 def test_figures(tmp_path: Path) -> None:
-    short = ["--rounds", "1", "--bytes", "65536", "--losses", "0.01", "--strategies", ",".join(STRATEGIES)]
-    command = [sys.executable, "-m", "bench.loss", *short, "--json", str(tmp_path / "figures")]
+    short = ["--workers", "3", "--rounds", "1", "--bytes", "65536", "--losses", "0.01"]
+    chosen = ["--strategies", ",".join(STRATEGIES)]
+    command = [sys.executable, "-m", "bench.loss", *short, *chosen, "--json", str(tmp_path / "figures")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "figures").read_text())["rows"]

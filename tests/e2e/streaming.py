@@ -24,12 +24,13 @@ ELEMENTS = 40_000
 class Stream:
     """A job that adds up without end, in one thread a rank, as each may end in another way."""
 
-    def __init__(self, running: Fabric, team: Team, directory: Path, job: str) -> None:
+    def __init__(self, running: Fabric, team: Team, directory: Path, job: str, pause_s: float) -> None:
         self.running = running
         self.team = team
         self.job = job
         self.directory = directory
         self.faults = ClusterFaults(running.state)
+        self._pause_s = pause_s
         self._pool = ThreadPoolExecutor(team.size)
         self._futures: list[Future[list[dict[str, Any]]]] = []
         self._dead: set[int] = set()
@@ -43,6 +44,7 @@ class Stream:
                 elements=ELEMENTS,
                 seed=3,
                 directory=str(self.directory),
+                pause_s=self._pause_s,
                 timeout_s=PATIENCE_S * 3,
             )
             for rank in range(self.team.size)
@@ -97,14 +99,21 @@ def until(what: str, true: Callable[[], bool]) -> None:
 
 @contextmanager
 def streaming(
-    running: Fabric, workers: int, directory: Path, *, job: str, hosts: str = "", **arguments: Any
+    running: Fabric,
+    workers: int,
+    directory: Path,
+    *,
+    job: str,
+    hosts: str = "",
+    pause_s: float = 0.0,
+    **arguments: Any,
 ) -> Iterator[Stream]:
-    """A stream; `hosts`: the workers', in order of rank."""
+    """A stream; `hosts`: the workers', in order of rank. `pause_s` leaves processors alone after each sum."""
     directory.mkdir(exist_ok=True)
     chosen = [running.state.host(name) for name in hosts.split()]
     with Team(running.state, workers, hosts=chosen) as team:
         team.join(job, **arguments)
-        stream = Stream(running, team, directory, job)
+        stream = Stream(running, team, directory, job, pause_s)
         try:
             stream.begin()
             yield stream

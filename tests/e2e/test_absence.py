@@ -38,7 +38,7 @@ def two() -> Iterator[Fabric]:
 
 
 def test_a_job_does_not_need_its_controller(two: Fabric, tmp_path: Path) -> None:
-    with streaming(two, 2, tmp_path / "s", job="alone") as stream:
+    with streaming(two, 2, tmp_path / "s", job="alone", pause_s=0.05) as stream:
         faults, generation = stream.faults, stream.info().generation
 
         def is_back() -> bool:

@@ -243,12 +243,12 @@ def test_packets_that_are_struck(
     running: Fabric, train: Streaming, faults: ClusterFaults, fault: dict[str, Any], code: str, says: str
 ) -> None:
     faults.add(PacketFault(seed=SEED, **fault))
-    found = until(running, lambda found: code in found.codes and says in text(found))
+    # Not at once: where processors are busy, a fault's own process delays packets, which is then the worst.
+    found = until(running, lambda found: found.codes[:1] == (code,) and says in text(found))
     assert not found.is_healthy
     said = text(found)
     assert f"a fault is injected on purpose: #{faults.faults()[0][0]} {fault['kind']}" in said
     assert "-> p4reduce fault clear" in said
-    assert found.findings[0].code == code, said
     assert train.error is None
 
 

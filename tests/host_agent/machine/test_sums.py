@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.machine.sums import Piece, block_starts, pieces_of
+from host_agent.machine.sums import HALVINGS, Piece, block_starts, pieces_of
 from host_agent.quantisation import Blocks
 
 SIZES = st.integers(1, 5000)
@@ -36,7 +36,7 @@ def test_blocks_stay_whole(elements: int, local_size: int, halvings: int) -> Non
 @pytest.mark.parametrize("number", [1, 3, 4, 10])
 def test_a_pipelines_ends_are_in_smaller_pieces(number: int) -> None:
     """Of a tensor of so many pieces that it pays."""
-    sizes = [piece.end - piece.start for piece in pieces_of(number * 800, 4, 800, halvings=3)]
+    sizes = [piece.end - piece.start for piece in pieces_of(number * 800, 4, 800, halvings=HALVINGS)]
     if number < 4:
         assert sizes == [800] * number
     else:

@@ -48,8 +48,9 @@ def test_stages_inside_share_the_channel() -> None:
 
 def test_pieces() -> None:
     assert pieces_of(100.0, 100) == [100.0]
-    assert pieces_of(100.0, 30) == [25.0] * 4
-    assert len(pieces_of(MAX_PIECES * 1.0, 1)) == MAX_PIECES
+    assert pieces_of(100.0, 40) == [100.0 / 3] * 3
+    assert pieces_of(100.0, 20) == [2.5, 2.5, 5, 10, 20, 20, 20, 10, 5, 2.5, 2.5]
+    assert sum(pieces_of(MAX_PIECES * 1.0, 1)) == MAX_PIECES
     with pytest.raises(
         WorkloadError, match=r"4097 pieces of a plane are too many .* pieces of 2 bytes or more"
     ):
