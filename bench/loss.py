@@ -3,11 +3,11 @@
     sudo .venv/bin/python -m bench.loss --rounds 3 --json FILE --figure docs/loss.svg
 
 One rack of 8 workers (--workers) for each loss, whose switch loses that share of all packets at every port,
-in both directions: what goes from one host to another passes two such ports. Strategies run in turns, on the
-same hosts and links, with fresh tensors each time. Each sum is compared with NumPy's, and its bits between
-all ranks; one that is wrong, or not there in time, ends the benchmark with an error. Only Gloo may be late: what
-its TCP connections do not carry in time is a row without a time, and rows of higher losses leave it out.
-Gloo is left out where PyTorch is not installed.
+in both directions: what goes from one host to another passes two such ports. Strategies run in turns, on
+the same hosts and links, with fresh tensors each time. Each sum is compared with NumPy's, and its bits
+between all ranks; one that is wrong, or not there in time, ends the benchmark with an error. Only Gloo may
+be late: what its TCP connections do not carry in time is a row without a time, and rows of higher losses
+leave it out. Gloo is left out where PyTorch is not installed.
 """
 
 from __future__ import annotations
