@@ -7,6 +7,7 @@ serves every Python version. No flag here depends on the build machine.
 from __future__ import annotations
 
 import hashlib
+import os
 from glob import glob
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
+# What the environment asks for comes last, and so holds.
+ASKED_FOR = os.environ.get("CXXFLAGS", "").split()
 COMMON = ["-std=c++17", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 
 HOST_AGENT = Extension(
@@ -21,7 +24,14 @@ HOST_AGENT = Extension(
     sources=sorted(glob("host_agent/native/*.cpp")),
     depends=glob("host_agent/native/*.h"),
     language="c++",
-    extra_compile_args=[*COMMON, "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"],
+    extra_compile_args=[
+        *COMMON,
+        "-O3",
+        "-fno-math-errno",
+        "-fno-trapping-math",
+        "-ffp-contract=off",
+        *ASKED_FOR,
+    ],
     extra_link_args=["-pthread"],
 )
 
@@ -34,7 +44,7 @@ FRAME_PLAYER = Extension(
     depends=[*glob(f"{CAPTURE}/*.h"), *glob("host_agent/native/*.h")],
     include_dirs=["host_agent/native"],
     language="c++",
-    extra_compile_args=[*COMMON, "-O3"],
+    extra_compile_args=[*COMMON, "-O3", *ASKED_FOR],
     extra_link_args=["-pthread"],
 )
 
@@ -53,7 +63,7 @@ ENGINE = Extension(
     depends=glob("soft_switch/native/*.h"),
     language="c++",
     define_macros=[("P4_SOURCES", f'"{engine_sources()}"')],
-    extra_compile_args=[*COMMON, "-O2"],
+    extra_compile_args=[*COMMON, "-O2", *ASKED_FOR],
     extra_link_args=["-pthread"],
 )
 
