@@ -11,6 +11,9 @@ from hypothesis import HealthCheck, settings
 # Which version of a program runs must not depend on how fast this machine compiles.
 os.environ.setdefault("SOFT_SWITCH_COMPILE", "wait")
 
+# Several processes test at once: threads of their own, which wait in a loop, take what others need.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, and so all that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

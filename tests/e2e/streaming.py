@@ -16,7 +16,7 @@ from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
 
 PATIENCE_S = 60.0
-
+PAUSE_S = 0.005  # after each sum, in which other processes come to their turn; a sum takes about as long
 
 ELEMENTS = 40_000
 
@@ -105,10 +105,10 @@ def streaming(
     *,
     job: str,
     hosts: str = "",
-    pause_s: float = 0.0,
+    pause_s: float = PAUSE_S,
     **arguments: Any,
 ) -> Iterator[Stream]:
-    """A stream; `hosts`: the workers', in order of rank. `pause_s` leaves processors alone after each sum."""
+    """A stream; `hosts`: the workers', in order of rank. `pause_s`: after each sum."""
     directory.mkdir(exist_ok=True)
     chosen = [running.state.host(name) for name in hosts.split()]
     with Team(running.state, workers, hosts=chosen) as team:

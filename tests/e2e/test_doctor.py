@@ -55,7 +55,7 @@ CONTROLLER = {
     "lost_timeout_s": 2.0,
     "switch_timeout_s": 2.5,
 }
-BREATH_S = 0.01  # the machine has few cores, and whoever looks needs one of them
+BREATH_S = 0.02  # the machine has few cores, and whoever looks needs one of them
 
 
 class Streaming:

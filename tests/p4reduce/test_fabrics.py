@@ -148,7 +148,8 @@ def test_an_interrupted_run_leaves_results_and_nothing_else(
 
 
 def test_a_run_that_takes_too_long(file: Path, tmp_path: Path) -> None:
-    file.write_text(file.read_text().replace("iterations: 2", "iterations: 100000") + "timeout_s: 20\n")
+    endless = "iterations: 100000, late_s: {0: 0.1}"
+    file.write_text(file.read_text().replace("iterations: 2", endless) + "timeout_s: 20\n")
     done = p4reduce("run", str(file), "--results", str(tmp_path / "r.json"))
     assert done.returncode == 1
     assert "p4reduce: not done after 20 s (timeout_s): inside, spanning" in done.stderr

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 FRAMES = 20_000
 
 
-@pytest.mark.parametrize("name", ["stacks", "tables"])
+@pytest.mark.parametrize("name", ["stacks", pytest.param("tables", marks=pytest.mark.long)])
 def test_no_frame_makes_generated_code_err(name: str, tmp_path: Path) -> None:
     target = any_program(HERE / f"{name}.json", seed=7)
     outcome = run(build(target, "g++", tmp_path, optimise=False), frames=FRAMES, seed=7, timeout_s=200)

@@ -24,7 +24,7 @@ from tests.p4reduce.simulation.planted import NEVER, Planted
 
 SHORT = [name for name in CONTROL_SCOPES if not name.startswith("large")]
 QUICK = ["control-pair", "control-kill"]
-MINUTES = ["control-away", "control-move", "control-renumber", "control-stall"]
+MINUTES = ["control-away", "control-crash-elastic", "control-move", "control-renumber", "control-stall"]
 
 
 def control_scope(name: str, **changes: Any) -> ControlScope:
