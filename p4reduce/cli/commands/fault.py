@@ -17,7 +17,8 @@ from topologies.faults import ClusterFaults, PacketFault
 from topologies.packet_faults import DIRECTIONS
 
 app = group(
-    no_args_is_help=True, help="Make the cluster fail on purpose: packets, links, processes, the disk."
+    no_args_is_help=True,
+    help="Make the cluster fail on purpose, repeatably: packets, links, processes, the disk.",
 )
 
 Direction = Enum("Direction", {name: name for name in DIRECTIONS}, type=str)  # type: ignore[misc]

@@ -12,7 +12,10 @@ from p4reduce.cli.options import ClusterOption
 from topologies import state, wires
 from topologies.errors import TopologyError
 
-app = group(no_args_is_help=True, help="Take links between switches down, and up again.")
+app = group(
+    no_args_is_help=True,
+    help="Take links between switches down, and up again; 'p4reduce show links' has them.",
+)
 
 Link = Annotated[str, typer.Argument(metavar="LINK", help="The link of two switches: l1:s2.")]
 
