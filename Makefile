@@ -1,6 +1,6 @@
 # make demo   set up what is missing, then run the main job      (JSON=FILE writes its result there)
 # make test   the same set-up, then all tests but those on RoCE hosts
-# make test-long   those that measure or explore for a minute each, a quarter of an hour together
+# make test-long   those that measure or explore for a minute each, about six minutes together
 # make test-loaded   the tests three times, beside compilers that keep every processor busy
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
