@@ -253,9 +253,9 @@ def _round(
     number: int,
 ) -> None:
     """One strategy's turn that counts."""
-    before = links.link_bytes(cluster)
+    before = links.settled_link_bytes(cluster)
     answers = _sums(team, comparison, strategy, number=number, verify=False)
-    after = links.link_bytes(cluster)
+    after = links.settled_link_bytes(cluster)
     rounds.seconds.append(max(answer["seconds"] for answer in answers))
     rounds.links.append(links.mean([links.since(after, before)], repeat=comparison.repeat))
     rounds.add_counted(answers, repeat=comparison.repeat)

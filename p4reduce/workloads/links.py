@@ -5,6 +5,7 @@ The kernel counts them at the switches' ends, so that they outlive a switch that
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.run_file import LinkBytes
 from topologies.state import ClusterState
 
+_SETTLES, _SETTLED_S = 20, 0.05
 LinkLook = Callable[[], dict[str, LinkBytes]]
 _RX_BYTES, _TX_BYTES, _COLUMNS = 0, 8, 16  # of /proc/net/dev
 
@@ -25,6 +27,22 @@ def link_names(cluster: ClusterState) -> list[str]:
 def link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
     """What went over each link since it is there."""
     return link_look(cluster)()
+
+
+def settled_link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
+    """The same when nothing is under way any more, or after a second.
+
+    What was sent again may still be in a link's queue when a sum is there: else it would be held for part of
+    the next one, by another strategy.
+    """
+    look = link_look(cluster)
+    found = look()
+    for _ in range(_SETTLES):
+        time.sleep(_SETTLED_S)
+        if (now := look()) == found:
+            break
+        found = now
+    return found
 
 
 def link_look(cluster: ClusterState) -> LinkLook:

@@ -300,9 +300,9 @@ def _turn(
     seen: _Seen,
 ) -> None:
     """One turn that counts."""
-    before = links.link_bytes(cluster)
+    before = links.settled_link_bytes(cluster)
     answers = _play(team, hosts, strategy, turn, command)
-    after = links.link_bytes(cluster)
+    after = links.settled_link_bytes(cluster)
     for number in range(turn.iterations):
         iterations = [answer["iterations"][number] for answer in answers]
         seen.seconds.append(max(one["end_s"] - one["start_s"] for one in iterations))

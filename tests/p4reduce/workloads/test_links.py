@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.links import decode, link_look
+from p4reduce.workloads.links import decode, link_look, settled_link_bytes
 from p4reduce.workloads.run_file import LinkBytes
 from tests.topologies.states import cluster_state, fabric_state, myself
 
@@ -45,3 +45,20 @@ def test_links_are_counted_at_the_switches_ends(monkeypatch: pytest.MonkeyPatch)
 def test_a_cluster_without_a_controller() -> None:
     with pytest.raises(WorkloadError, match="cluster c1 has no controller"):
         link_look(replace(cluster_state("c1"), controller_process=None))
+
+
+@pytest.mark.parametrize("carries", [0, 2, 1000])
+def test_what_is_still_in_a_queue_is_waited_for(carries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where a link never stops."""
+    cluster = cluster_state("c1", controller_process=myself())
+    looks: list[int] = []
+
+    def counted(text: str) -> dict[str, tuple[int, int]]:
+        looks.append(min(len(looks), carries))
+        return {"s1-eth1": (looks[-1], 0), "s1-eth2": (0, 0)}
+
+    monkeypatch.setattr("p4reduce.workloads.links.decode", counted)
+    monkeypatch.setattr("p4reduce.workloads.links._SETTLED_S", 0.0)
+    found = settled_link_bytes(cluster)
+    assert found["h1:s1"].up == min(carries, 20)
+    assert len(looks) == min(carries + 2, 21)
