@@ -718,8 +718,8 @@ class MachineCommunicator(Communicator):
         piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
         if starts:
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
-        halvings = HALVINGS if call.pipeline else 0
-        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts, halvings=halvings)
+        # Alike without a pipeline: so workers that say differently what they want still take the same steps.
+        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts, halvings=HALVINGS)
         if not call.pipeline or len(pieces) == 1:
             shares = [share for _, share in self._add_up(call, form, pieces)]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)

@@ -117,6 +117,19 @@ def test_many_pieces_give_what_one_gives(
         assert np.abs(result.astype(np.float64) - exact).max() <= 2 * bound  # rounded once more a machine
 
 
+def test_workers_of_a_machine_that_differ_about_the_pipeline_get_the_sum(
+    machines: Callable[..., Machines],
+) -> None:
+    size = 5 * SLOT_BYTES // 4 + 9
+
+    def work(c: Communicator) -> Any:
+        array = np.arange(size, dtype=np.int32)
+        return c.all_reduce(array, pipeline=c.rank % 2 == 0, async_op=False)
+
+    result = same(machines(2, 2).run(work))
+    assert result.tobytes() == (4 * np.arange(size, dtype=np.int32)).tobytes()
+
+
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
