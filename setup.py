@@ -15,7 +15,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-# What the environment asks for comes last, and so holds.
+# What the environment asks for comes last, and so holds; but sums stay the same to the bit.
 ASKED_FOR = os.environ.get("CXXFLAGS", "").split()
 COMMON = ["-std=c++17", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread"]
 
@@ -27,10 +27,10 @@ HOST_AGENT = Extension(
     extra_compile_args=[
         *COMMON,
         "-O3",
+        *ASKED_FOR,
         "-fno-math-errno",
         "-fno-trapping-math",
         "-ffp-contract=off",
-        *ASKED_FOR,
     ],
     extra_link_args=["-pthread"],
 )

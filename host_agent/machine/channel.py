@@ -142,26 +142,24 @@ class Lane:
         While it carries one, `fill` puts this worker's part of the next into its slot, and whoever iterates
         uses the one before.
         """
-        to_fill = iter(steps)
 
-        def filled() -> tuple[T] | None:
-            for step in to_fill:
+        def filled() -> Iterator[T]:
+            for step in steps:
                 fill(step, self.slot())
                 self.post(what)
-                return (step,)
-            return None
+                yield step
 
-        arrived: tuple[T, list[Bytes]] | None = None
-        current = filled()
-        while current is not None:
+        posted, arrived = filled(), None
+        step = next(posted, None)
+        while step is not None:
             rows = self.rows(0 if arrived is None else 1)
-            there_at = pace.begin(received(*current))
+            there_at = pace.begin(received(step))
             if arrived is not None:
                 yield arrived
                 self.release()
-            following = filled()
+            following = next(posted, None)
             pace.wait(there_at)
-            arrived, current = (*current, rows), following
+            arrived, step = (step, rows), following
         if arrived is not None:
             yield arrived
             self.release()

@@ -60,7 +60,7 @@ from host_agent.kernels import sum_rows
 from host_agent.machine import sums
 from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Bytes, Gate, Lane, Pace
 from host_agent.machine.meeting import Meeting, Who, meet
-from host_agent.machine.sums import HALVINGS, Form, Piece, pieces_of
+from host_agent.machine.sums import Form, Piece, pieces_of
 from host_agent.membership import MembershipChange
 from host_agent.metrics import Statistics
 from host_agent.quantisation import Blocks
@@ -719,7 +719,7 @@ class MachineCommunicator(Communicator):
         if starts:
             piece_elements -= self._blocks.block_elements  # pieces end where blocks do
         # Alike without a pipeline: so workers that say differently what they want still take the same steps.
-        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts, halvings=HALVINGS)
+        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
         if not call.pipeline or len(pieces) == 1:
             shares = [share for _, share in self._add_up(call, form, pieces)]
             whole = np.concatenate(shares) if shares else np.empty(0, np.int32)

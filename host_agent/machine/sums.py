@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -41,8 +41,9 @@ from host_agent.quantisation import (
 from host_agent.transport.native import library
 from host_agent.wire.aggregation import Reduction
 
-HALVINGS = 3  # of a pipeline's first and last piece,
-LEAST_HALVED = 4  # where there are so many
+# In a pipeline the network waits for the first piece, and the last one's gathering for the network: of so
+# many pieces the first goes in these eighths, the smallest first, and the last from its end.
+LEAST_CUT, EIGHTHS = 4, (1, 1, 2, 4)
 _WORD = 4
 _FOLDS: dict[Reduction, np.ufunc] = {
     Reduction.SUM: np.add,
@@ -88,14 +89,9 @@ class Form:
 
 
 @lru_cache(maxsize=64)
-def pieces_of(
-    elements: int, local_size: int, piece_elements: int, starts: bytes = b"", *, halvings: int = 0
-) -> tuple[Piece, ...]:
-    """A tensor in pieces; where `starts` (of blocks, uint64) are given, blocks stay whole.
-
-    In a pipeline the network waits for the first piece, and the last one's gathering for the network: so the
-    first and the last of `LEAST_HALVED` or more are halved, and what is outermost of them again, `halvings`
-    times.
+def pieces_of(elements: int, local_size: int, piece_elements: int, starts: bytes = b"") -> tuple[Piece, ...]:
+    """A tensor in pieces, smaller ones at its ends; where `starts` (of blocks, uint64) are given, blocks stay
+    whole.
     """
     if not elements:
         return ()
@@ -109,9 +105,14 @@ def pieces_of(
         return [start, *inner, end]
 
     bounds = cuts(0, elements, -(-elements // piece_elements))
-    for _ in range(halvings if len(bounds) > LEAST_HALVED else 0):
-        bounds[-1:-1] = cuts(bounds[-2], bounds[-1], 2)[1:2]
-        bounds[1:1] = cuts(bounds[0], bounds[1], 2)[1:2]
+    if len(bounds) > LEAST_CUT:
+        first, last, at = (
+            cuts(bounds[0], bounds[1], 8),
+            cuts(bounds[-2], bounds[-1], 8),
+            tuple(accumulate(EIGHTHS[:-1])),
+        )
+        bounds[-1:-1] = [last[8 - place] for place in reversed(at)]
+        bounds[1:1] = [first[place] for place in at]
     return tuple(
         Piece(start, end, tuple(cuts(start, end, local_size)))
         for start, end in pairwise(bounds)

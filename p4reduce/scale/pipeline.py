@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from host_agent.machine.sums import HALVINGS, LEAST_HALVED
+from host_agent.machine.sums import EIGHTHS, LEAST_CUT
 from p4reduce.scale.flows import Flow, Link, Network
 from p4reduce.workloads.errors import WorkloadError
 
@@ -55,9 +55,9 @@ def pieces_of(size: float, piece: int) -> list[float]:
             f"{number} pieces of a plane are too many to simulate: take pieces of "
             f"{math.ceil(size / MAX_PIECES)} bytes or more"
         )
-    if number < LEAST_HALVED:
+    if number < LEAST_CUT:
         return [size / number] * number
-    ends = [size / number / 2 ** min(HALVINGS, HALVINGS + 1 - place) for place in range(HALVINGS + 1)]
+    ends = [size / number * part / 8 for part in EIGHTHS]
     return [*ends, *[size / number] * (number - 2), *reversed(ends)]
 
 

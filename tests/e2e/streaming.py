@@ -16,7 +16,7 @@ from topologies.fabric import Fabric
 from topologies.faults import ClusterFaults
 
 PATIENCE_S = 60.0
-PAUSE_S = 0.005  # after each sum, in which other processes come to their turn; a sum takes about as long
+PAUSE_S = 0.005  # after each sum, in which other processes come to their turn
 
 ELEMENTS = 40_000
 

@@ -37,6 +37,7 @@ from tests.host_agent.fakes import (
     ready_of,
 )
 from tests.host_agent.rack import Simulation
+from topologies.processes import wait_until
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -449,10 +450,7 @@ def test_what_has_run_lets_go_of_its_array() -> None:
     alive = [weakref.ref(array) for array in arrays]
     rack.run(lambda c: c.all_reduce(arrays[c.rank]))
     arrays.clear()
-    deadline = time.monotonic() + 20
-    while any(one() is not None for one in alive) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert [one() for one in alive] == [None, None]
+    assert wait_until(lambda: all(one() is None for one in alive), timeout_s=20)
 
 
 def test_what_is_cancelled_lets_go_of_its_array() -> None:
@@ -468,10 +466,7 @@ def test_what_is_cancelled_lets_go_of_its_array() -> None:
         del array, future
     rack.communicators[1].all_reduce(ramp(1))
     first.result(20)
-    deadline = time.monotonic() + 20
-    while any(array() is not None for array in arrays) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    assert all(array() is None for array in arrays)
+    assert wait_until(lambda: all(array() is None for array in arrays), timeout_s=20)
     assert c._execution._queued == 0, "or each call of now() would go through the queue"
 
 

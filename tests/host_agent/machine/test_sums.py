@@ -7,26 +7,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.machine.sums import HALVINGS, Piece, block_starts, pieces_of
+from host_agent.machine.sums import Piece, block_starts, pieces_of
 from host_agent.quantisation import Blocks
 
 SIZES = st.integers(1, 5000)
 
 
-@given(elements=SIZES, local_size=st.integers(1, 8), most=st.integers(1, 5000), halvings=st.integers(0, 4))
-def test_each_element_is_in_one_workers_share_of_one_piece(
-    elements: int, local_size: int, most: int, halvings: int
-) -> None:
-    pieces = pieces_of(elements, local_size, most, halvings=halvings)
+@given(elements=SIZES, local_size=st.integers(1, 8), most=st.integers(1, 5000))
+def test_each_element_is_in_one_workers_share_of_one_piece(elements: int, local_size: int, most: int) -> None:
+    pieces = pieces_of(elements, local_size, most)
     seen = [element for piece in pieces for rank in range(local_size) for element in _elements(piece, rank)]
     assert seen == list(range(elements))
     assert all(0 < piece.end - piece.start <= most for piece in pieces)
 
 
-@given(elements=SIZES, local_size=st.integers(1, 8), halvings=st.integers(0, 4))
-def test_blocks_stay_whole(elements: int, local_size: int, halvings: int) -> None:
+@given(elements=SIZES, local_size=st.integers(1, 8))
+def test_blocks_stay_whole(elements: int, local_size: int) -> None:
     starts = block_starts(elements, Blocks(message_elements=1000, block_elements=128))
-    pieces = pieces_of(elements, local_size, 900, starts.tobytes(), halvings=halvings)
+    pieces = pieces_of(elements, local_size, 900, starts.tobytes())
     cuts = {cut for piece in pieces for cut in piece.cuts}
     assert cuts <= {*starts.tolist(), elements}
     assert [piece.start for piece in pieces] == [0, *(piece.end for piece in pieces[:-1])]
@@ -36,7 +34,7 @@ def test_blocks_stay_whole(elements: int, local_size: int, halvings: int) -> Non
 @pytest.mark.parametrize("number", [1, 3, 4, 10])
 def test_a_pipelines_ends_are_in_smaller_pieces(number: int) -> None:
     """Of a tensor of so many pieces that it pays."""
-    sizes = [piece.end - piece.start for piece in pieces_of(number * 800, 4, 800, halvings=HALVINGS)]
+    sizes = [piece.end - piece.start for piece in pieces_of(number * 800, 4, 800)]
     if number < 4:
         assert sizes == [800] * number
     else:
