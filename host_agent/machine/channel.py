@@ -242,10 +242,10 @@ class Gate:
     ) -> None:
         self._meeting, self._lanes, self._stalled = meeting, lanes, stalled
         self._rank = meeting.who.local_rank
-        words = 2 + len(lanes)
+        size = 8 * (2 + len(lanes))
         self._turns_at = [region.ctypes.data + _GATE for region in meeting.regions]
         self._notices = [
-            region[_GATE + _LINE : _GATE + _LINE + 4 * words].view(np.uint32) for region in meeting.regions
+            region[_GATE + _LINE : _GATE + _LINE + size].view(np.uint64) for region in meeting.regions
         ]
         self._turn = 0
         self.waits_for: tuple[int, ...] = ()

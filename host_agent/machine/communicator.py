@@ -151,6 +151,7 @@ class MachineCommunicator(Communicator):
         self._gang_renewal = 0  # of the collective that runs
         self._gang_collective = 0
         self._under_way: list[Future[Array]] = []  # of it, in the plane
+        # All collectives begin on this one, so that workers which have called different ones meet there.
         self._lane = Lane(meeting, 0, stalled=self._stalled, look=self._require_not_begun_anew)
         self._results = Lane(meeting, 1, stalled=self._stalled, look=self._require_not_begun_anew)
         self._gate = Gate(meeting, (self._lane, self._results), stalled=self._stalled)
@@ -828,6 +829,7 @@ class MachineCommunicator(Communicator):
 
     def _rows(self, call: Call[Any], data: Any) -> Array:
         """All workers' bytes, by rank: (world_size, data.size)."""
+        self._together(call, b"")  # who has called something else hears it before planes wait for each other
         machines = self._world.size // self.machine.size
         planes_rows = np.empty((machines, data.size), np.uint8)
         if data.size:
@@ -857,9 +859,9 @@ class MachineCommunicator(Communicator):
     def _together(self, call: Call[Any], data: Any) -> list[Array]:
         """The bytes of all of the machine's workers, of which all have as many; at most a slot."""
         own = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-        self._results.slot()[: own.size] = own
-        self._results.post(call.what)
-        rows = [row[: own.size].copy() for row in self._results.rows()]
+        self._lane.slot()[: own.size] = own
+        self._lane.post(call.what)
+        rows = [row[: own.size].copy() for row in self._lane.rows()]
         self.machine.pace.take((self.machine.size - 1) * own.size)
-        self._results.release()
+        self._lane.release()
         return rows

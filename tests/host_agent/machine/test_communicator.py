@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import warnings
@@ -324,6 +325,33 @@ def test_calls_that_differ_end_the_job_for_all_and_say_who_called_what(
     assert any("2000 float32" in str(result) and "1999 float32" in str(result) for result in results)
     for result in group.run(lambda c: c.barrier()):
         assert isinstance(result, (MismatchError, CommunicatorClosedError))
+
+
+CALLS: dict[str, Callable[[Communicator], Any]] = {
+    "barrier": lambda c: c.barrier(),
+    "all_gather": lambda c: c.all_gather(np.ones(9, np.int32)),
+    "broadcast": lambda c: c.broadcast(np.ones(9, np.int32)),
+    "SUM) of 9 int32": lambda c: c.all_reduce(np.ones(9, np.int32)),
+    "SUM) of 9 float32": lambda c: c.all_reduce(np.ones(9, np.float32)),
+    "MAX) of 9 float32": lambda c: c.all_reduce(np.ones(9, np.float32), "max"),
+    "SUM) of 99999 float32": lambda c: c.all_reduce(np.ones(99_999, np.float32)),
+}
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(CALLS, 2)), ids=" and ".join)
+@pytest.mark.parametrize("crossed", [False, True])
+def test_whatever_two_of_a_machine_have_called_all_hear_it(
+    machines: Callable[..., Machines], pair: tuple[str, str], crossed: bool
+) -> None:
+    """`crossed`: and of the other machine those of the other planes, so that each plane differs, too."""
+
+    def work(c: Communicator) -> Any:
+        machine, gpu = divmod(c.rank, 2)
+        return CALLS[pair[gpu ^ (machine if crossed else 0)]](c)
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert all(isinstance(result, MismatchError) for result in results), results
+    assert any(pair[0] in str(result) and pair[1] in str(result) for result in results)
 
 
 def test_who_leaves_before_the_others_of_its_machine(machines: Callable[..., Machines]) -> None:

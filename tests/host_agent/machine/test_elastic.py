@@ -108,6 +108,16 @@ def test_a_sum_that_one_plane_had_with_a_dead_machine_is_made_anew_without_it(
         np.testing.assert_array_equal(result, total([0, 1, 2, 3], 5000))
 
 
+def test_steps_come_round_as_often_as_they_like(machines: Machines) -> None:
+    for c in machines.communicators:
+        for lane in (c._lane, c._results):
+            lane.go_on_from(2**32 - 2)
+    calls = Calls(machines, lambda c, rank: [c.all_reduce(tensor(rank, 9)) for _ in range(5)])
+    for results in calls.of(*range(6)):
+        for result in results:
+            np.testing.assert_array_equal(result, total([*range(6)], 9))
+
+
 def test_a_sum_that_some_gpu_has_finished_is_the_same_on_all(machines: Machines) -> None:
     """With the part of the machine that died since; the next one is without it."""
     slow, goes = machines.communicators[1], threading.Event()
