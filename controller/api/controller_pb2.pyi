@@ -335,23 +335,25 @@ class Renew(_message.Message):
     def __init__(self, renewal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Renewing(_message.Message):
-    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective", "gang_collective")
+    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective", "gang_collective", "called")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     QPN_OUT_FIELD_NUMBER: _ClassVar[int]
     PSN_OUT_FIELD_NUMBER: _ClassVar[int]
     QPN_IN_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    CALLED_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     qpn_out: int
     psn_out: int
     qpn_in: int
     collective: int
     gang_collective: int
-    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ..., gang_collective: _Optional[int] = ...) -> None: ...
+    called: int
+    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ..., gang_collective: _Optional[int] = ..., called: _Optional[int] = ...) -> None: ...
 
 class Renewed(_message.Message):
-    __slots__ = ("renewal", "ready", "collective", "holder", "members", "gang_renewal", "gang_collective")
+    __slots__ = ("renewal", "ready", "collective", "holder", "members", "gang_renewal", "gang_collective", "ranks_from")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +361,7 @@ class Renewed(_message.Message):
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     GANG_RENEWAL_FIELD_NUMBER: _ClassVar[int]
     GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FROM_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     ready: Ready
     collective: int
@@ -366,7 +369,8 @@ class Renewed(_message.Message):
     members: _containers.RepeatedScalarFieldContainer[int]
     gang_renewal: int
     gang_collective: int
-    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., gang_renewal: _Optional[int] = ..., gang_collective: _Optional[int] = ...) -> None: ...
+    ranks_from: int
+    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., gang_renewal: _Optional[int] = ..., gang_collective: _Optional[int] = ..., ranks_from: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()

@@ -233,7 +233,8 @@ class Held:
 class Renewing:
     """The old queue pairs send nothing any more; new ones, and the first collective that is not finished.
 
-    `gang_collective`: in an elastic gang, the first of all GPUs that is not finished here.
+    `gang_collective`: in an elastic gang, the first of all GPUs that is not finished here. `called`: the
+    number of the next collective that its user has not called yet; in a gang, of its calls on all GPUs.
     """
 
     renewal: int
@@ -242,6 +243,7 @@ class Renewing:
     qpn_in: int
     collective: int
     gang_collective: int | None = None
+    called: int | None = None
 
 
 @dataclass(frozen=True)
@@ -383,6 +385,9 @@ class Renewed:
 
     In an elastic gang, `gang_renewal` is a number of this renewal that all planes hear (0: it is none), and
     who has not finished `gang_collective`, of all GPUs, begins it anew; None: nobody begins one anew.
+
+    The new ranks and world size hold from the call with the number `ranks_from` on, for all workers alike. It
+    is the furthest `called` of all; None: a worker did not say any.
     """
 
     renewal: int
@@ -392,6 +397,7 @@ class Renewed:
     members: tuple[int, ...] = ()
     gang_renewal: int = 0
     gang_collective: int | None = None
+    ranks_from: int | None = None
 
 
 @dataclass(frozen=True)

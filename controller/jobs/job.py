@@ -44,7 +44,7 @@ from controller.api.messages import (
 from controller.jobs import effects
 from controller.jobs.comparing import Comparison, in_vain
 from controller.jobs.moves import Move
-from controller.jobs.renewals import Cause, Renewal
+from controller.jobs.renewals import Agreed, Cause, Renewal
 from controller.jobs.specs import Member, Phase, Plan, Timing
 from controller.jobs.states import MOVING, RENEWING, State, require
 from controller.jobs.workers import Workers, WorkerState, require_alike
@@ -584,17 +584,15 @@ class Job:
         """Whether `renewed` is what that renewal waits for."""
         return self._state is State.REBUILDING and self.renewal is not None and self.renewal.number == number
 
-    def renewed(
-        self, plan: Plan, now: float, *, gang_renewal: int = 0, gang_collective: int | None = None
-    ) -> None:
-        """The switches are written: everybody comes up in the generation of the plan. See `Renewed`."""
+    def renewed(self, plan: Plan, now: float, agreed: Agreed) -> None:
+        """The switches are written: everybody comes up in the generation of the plan."""
         renewal = self.renewal
         if renewal is None or not self.is_rebuilding(plan.generation):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
         self._becomes(State.RAISING)
         new_ranks = self.workers.renumber(renewal.members(self.workers), plan.generation)
         self.plan, self.numbered = plan, 0
-        renewal.gang_renewal, renewal.gang_collective = gang_renewal, gang_collective
+        renewal.agreed = agreed
         renewal.written(new_ranks, now)
         self._effects.append(effects.Renumbered(new_ranks))
         for rank in sorted(self.workers):
@@ -619,8 +617,9 @@ class Job:
                 collective=renewal.goes_on_with,
                 holder=renewal.holder,
                 members=tuple(member.original_rank for member in self.members),
-                gang_renewal=renewal.gang_renewal,
-                gang_collective=renewal.gang_collective,
+                gang_renewal=renewal.agreed.gang_renewal,
+                gang_collective=renewal.agreed.gang_collective,
+                ranks_from=renewal.agreed.ranks_from,
             )
             self._tell(rank, event)
         elif rank in renewal.waiting:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from controller.api.messages import Renewing
-from controller.jobs.serials import SERIALS, rearmost
+from controller.jobs.serials import SERIALS, furthest, rearmost
 from controller.jobs.specs import Member
 from controller.jobs.workers import WorkerState
 
@@ -27,6 +27,15 @@ class Cause(str, Enum):
 PLANNED = (Cause.MOVED_IN, Cause.RENUMBERED)  # a move first: nothing is cut, and no user need know
 
 
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """The part of `Renewed` that is the same in all planes of a gang, under the same names."""
+
+    gang_renewal: int = 0
+    gang_collective: int | None = None
+    ranks_from: int | None = None
+
+
 @dataclass
 class Renewal:
     """`number` tells one from another, and is the generation that it makes. `ranks`: who takes part.
@@ -34,7 +43,7 @@ class Renewal:
     `waiting`: who has not answered the present step; nobody while switches are written. `asked_at`, by rank:
     since when a worker that is connected has had something to answer. When the switches are written, ranks
     are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
-    `gang_renewal`, `gang_collective`: as in `Renewed`.
+    `agreed`: with all planes of a gang.
     """
 
     number: int
@@ -47,8 +56,7 @@ class Renewal:
     asked_at: dict[int, float] = field(default_factory=dict)
     goes_on_with: int = 0
     holder: int | None = None
-    gang_renewal: int = 0
-    gang_collective: int | None = None
+    agreed: Agreed = Agreed()
 
     def __post_init__(self) -> None:
         self.waiting = set(self.ranks)
@@ -125,3 +133,19 @@ class Renewal:
         """The controller itself was stopped for so long, until now."""
         self.since = min(now, self.since + seconds)
         self.asked_at = {rank: min(now, at + seconds) for rank, at in self.asked_at.items()}
+
+
+def agree(planes: Iterable[Renewal], number: int, *, begins_anew: bool) -> Agreed:
+    """Put together what the workers of all planes have answered; a job of its own is one plane.
+
+    `number`: of this renewal of an elastic gang. `begins_anew`: such a gang begins the first collective of
+    all GPUs anew that nobody has finished.
+    """
+    answers = [answer for renewal in planes for answer in renewal.answers.values()]
+    unfinished = [answer.gang_collective for answer in answers if answer.gang_collective is not None]
+    called = [answer.called for answer in answers if answer.called is not None]
+    return Agreed(
+        gang_renewal=number,
+        gang_collective=furthest(unfinished) if begins_anew else None,
+        ranks_from=furthest(called) if called and len(called) == len(answers) else None,
+    )

@@ -26,8 +26,7 @@ from controller.database.store import StoredJob, StoreError
 from controller.fabric.trees import Tree
 from controller.jobs.effects import Forgotten, Interrupted, Lost, Rebuild
 from controller.jobs.job import Job
-from controller.jobs.renewals import PLANNED, Cause
-from controller.jobs.serials import furthest
+from controller.jobs.renewals import PLANNED, Agreed, Cause, agree
 from controller.jobs.specs import Phase, Plan, Timing
 from controller.jobs.states import State
 from controller.orchestration.book import Book
@@ -284,12 +283,12 @@ class Renewer:
             if draft.allocations:
                 record.allocations = draft.allocations
                 self._allocations.holding[self._allocations.holding.index(draft)] = record
-        renewal, collective = _begins_anew(planes, plans)
+        agreed = _agreed(planes, plans)
         for record, plan in zip(planes, plans, strict=True):
-            self._renewed(record, plan, renewal, collective)
+            self._renewed(record, plan, agreed)
             self._manager.rerouting.allocated(record)
 
-    def _renewed(self, record: Record, plan: Plan, renewal: int, collective: int | None) -> None:
+    def _renewed(self, record: Record, plan: Plan, agreed: Agreed) -> None:
         """A job has its allocations in a new generation."""
         record.refused = 0
         self._book.by_generation[plan.generation] = record
@@ -300,10 +299,7 @@ class Renewer:
             " over the backup interfaces" if plan.backup else "",
             f" ({plan.mode_reason})" if plan.mode_reason else "",
         )
-        self._engine.act(
-            record,
-            lambda job, now: job.renewed(plan, now, gang_renewal=renewal, gang_collective=collective),
-        )
+        self._engine.act(record, lambda job, now: job.renewed(plan, now, agreed))
 
     def _leave_later(self, record: Record) -> None:
         """All workers of a job have answered a Renew: generations that only they knew of are over."""
@@ -458,22 +454,20 @@ def _leases_run(planes: Sequence[Record], now: float) -> bool:
     return any(plane.leases for plane in planes[0].planes)
 
 
-def _begins_anew(planes: Sequence[Record], plans: Sequence[Plan]) -> tuple[int, int | None]:
-    """As `Renewed`: a number of this renewal, and which collective of all GPUs an elastic gang begins anew.
+def _agreed(planes: Sequence[Record], plans: Sequence[Plan]) -> Agreed:
+    """Tell which collective of all GPUs an elastic gang begins anew, and from which call on ranks are new.
 
     What some GPU has finished, no machine lacks for good: each plane has a holder of it. So all of the first
     that nobody has finished is done without the machines that are lost. Where a plane has left, all of its
     workers had finished all of them.
     """
     spec = planes[0].job.spec
-    if spec.gang is None or not spec.elastic:
-        return 0, None
-    number = max(plan.generation for plan in plans)
-    if not planes[0].is_whole:
-        return number, None
-    renewals = [plane.job.renewal for plane in planes]
-    answers = [answer for renewal in renewals if renewal is not None for answer in renewal.answers.values()]
-    return number, furthest([said.gang_collective for said in answers if said.gang_collective is not None])
+    is_elastic_gang = spec.gang is not None and spec.elastic
+    return agree(
+        [plane.job.renewal for plane in planes if plane.job.renewal is not None],
+        max(plan.generation for plan in plans) if is_elastic_gang else 0,
+        begins_anew=is_elastic_gang and planes[0].is_whole,
+    )
 
 
 def _must_be_in_network(planes: Sequence[Record]) -> bool:

@@ -106,7 +106,10 @@ def account(ready: Ready, who: Member, size: int, **spec: Any) -> Account:
 
 
 class Worker:
-    """One worker's agent: it answers, with new QPs each time. `collective`: the first it has not finished."""
+    """One worker's agent: it answers, with new QPs each time. `collective`: the first it has not finished.
+
+    `called`: the first that its user has not called.
+    """
 
     def __init__(self, session: Session, rank: int, qp: int) -> None:
         self.session = session
@@ -114,6 +117,7 @@ class Worker:
         self.qp = qp
         self.collective = 10
         self.gang_collective: int | None = None
+        self.called: int | None = None
         self.ready: Ready | None = None
         self.renewed: Renewed | None = None
         self.renew: Renew | None = None
@@ -158,6 +162,7 @@ class Worker:
             qpn_in=self.qp + 1,
             collective=self.collective,
             gang_collective=self.gang_collective,
+            called=self.called,
         )
         self.session.hear(answer)
 

@@ -644,6 +644,22 @@ async def test_a_worker_that_is_away_meanwhile_is_told_when_it_is_back(b: Bench)
         b.registry.sessions.resume("train", away.plan[0], 0, away.ready.resume_token)
 
 
+async def test_a_renewal_that_begins_anew_counts_the_calls_of_its_own_answers(b: Bench) -> None:
+    workers = await b.start(elastic=True)
+    for worker in workers:
+        worker.called = 10
+    workers[0].called, workers[2].silent = 12, True
+    await b.restart_switch("l1")
+    await b.go(workers[:2])
+    workers[0].called = 11
+    b.registry.job("train").job.workers[2].connected = False
+    workers[2].session.broken()
+    await b.pass_time(b.config.lost_timeout_s + 1, workers[0].session, workers[1].session)
+    await b.go(workers[:2])
+    told = [worker.renewed for worker in workers[:2]]
+    assert [one.ranks_from for one in told if one is not None] == [11] * 2
+
+
 async def test_answers_that_are_no_qps_are_refused(b: Bench) -> None:
     workers = await b.start()
     await b.lose("l1")

@@ -38,7 +38,7 @@ from controller.jobs.effects import (
     WentOn,
 )
 from controller.jobs.job import Job
-from controller.jobs.renewals import Cause, Renewal
+from controller.jobs.renewals import Agreed, Cause, Renewal, agree
 from controller.jobs.specs import Member, Phase, Plan
 from tests.controller.jobs.made import PLAN, TIMING, member, ready, running, token
 
@@ -72,6 +72,30 @@ def test_where_to_go_on(
     assert renewal.holder == holder
 
 
+@pytest.mark.parametrize(
+    ("called", "ranks_from"),
+    [
+        ([[8]], 8),
+        ([[8, 9, 8]], 9),
+        ([[8, 9], [10, 8]], 10),
+        ([[2**32 - 1, 0], [2**32 - 2, 2**32 - 1]], 0),
+        ([[8, None, 9]], None),
+        ([[8, 9], [9, None]], None),
+        ([[None]], None),
+    ],
+)
+def test_new_ranks_hold_from_the_furthest_call_of_all_workers_of_all_planes(
+    called: list[list[int | None]], ranks_from: int | None
+) -> None:
+    planes = []
+    for of_plane in called:
+        renewal = Renewal(9, Cause.WORKER_LOST, REASON, range(len(of_plane)), 0.0)
+        for rank, number in enumerate(of_plane):
+            renewal.answered(rank, replace(answer(9, 4), called=number))
+        planes.append(renewal)
+    assert agree(planes, 0, begins_anew=False) == Agreed(ranks_from=ranks_from)
+
+
 def test_from_renew_to_start() -> None:
     job = running(3)
     job.renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)
@@ -85,7 +109,7 @@ def test_from_renew_to_start() -> None:
     job.hear(1, answer(80, 7, 0x20), 1.0)
     assert job.take_effects() == [Rebuild(80)]
     plan = replace(PLAN, generation=80)
-    job.renewed(plan, 2.0)
+    job.renewed(plan, 2.0, Agreed())
     renumbered, *tells = job.take_effects()
     assert renumbered == Renumbered({0: 0, 1: 1, 2: 2})
     for rank, tell in enumerate(tells):
@@ -319,7 +343,7 @@ class RenewalMachine(RuleBasedStateMachine):
         number, self.rebuilding = self.rebuilding, None
         assert number is not None
         if self.job.is_rebuilding(number):
-            self.job.renewed(replace(PLAN, generation=number), self.now)
+            self.job.renewed(replace(PLAN, generation=number), self.now, Agreed())
             self.settle()
 
     @rule(data=st.data(), how=st.sampled_from(["dies", "broken", "broken", "closed", "abort"]))

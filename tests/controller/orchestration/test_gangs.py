@@ -401,6 +401,21 @@ async def test_planes_begin_the_first_collective_that_no_gpu_has_finished_anew(b
     assert {one.gang_renewal for one in told} == {max(worker.plan[0] for worker in left)}
 
 
+@pytest.mark.parametrize("elastic", [False, True])
+async def test_all_gpus_take_their_new_ranks_at_the_same_call(b: Bench, elastic: bool) -> None:
+    planes = await gang_of_workers(b, elastic=elastic)
+    workers = [worker for plane in planes for worker in plane]
+    for worker, called in zip(workers, (7, 7, 8, 9, 7, 8), strict=True):
+        worker.called = called
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert [worker.renewed.ranks_from for worker in workers if worker.renewed] == [9] * 6
+    workers[4].called = None  # of an older release
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert [worker.renewed.ranks_from for worker in workers if worker.renewed] == [None] * 6
+
+
 async def test_an_elastic_gang_waits_until_who_was_left_out_has_stopped_for_sure(b: Bench) -> None:
     """It lives, and may return a sum with its part in it while its lease runs."""
     planes = await gang_of_workers(b, elastic=True)

@@ -18,7 +18,7 @@ import pytest
 
 from controller.api.messages import Ended
 from controller.jobs import job as jobs
-from controller.jobs.renewals import Cause
+from controller.jobs.renewals import Agreed, Cause
 from controller.jobs.specs import Plan
 from controller.orchestration import lost, renewer
 from controller.orchestration.gangs import Gangs
@@ -278,12 +278,12 @@ def loses_machine(seed: int) -> bool:
 
 def nothing_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
     """Each plane goes on with a sum as if it were all of it."""
-    begins_anew = renewer._begins_anew
+    agreed = renewer._agreed
 
-    def nobody(*args: Any) -> tuple[int, int | None]:
-        return begins_anew(*args)[0], None
+    def nobody(*args: Any) -> Agreed:
+        return replace(agreed(*args), gang_collective=None)
 
-    patch.setattr(renewer, "_begins_anew", nobody)
+    patch.setattr(renewer, "_agreed", nobody)
 
 
 def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
