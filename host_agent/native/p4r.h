@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 12
+#define P4R_ABI_VERSION 13
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -210,9 +210,14 @@ P4R_EXPORT void p4r_sum_rows(int element_type, const void *rows, size_t stride, 
 // target[i] = target[i] / divisor; int32 towards zero.
 P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor);
 
-// Inside a machine. A counter is a word in memory that processes share; it counts modulo 2^32.
-P4R_EXPORT int p4r_counter_wait(const uint32_t *counter, uint32_t value, int64_t timeout_ns);  // 1: it has reached it
+// Inside a machine. A counter lies in memory that processes share, at a multiple of its size. What was written before it
+// was set is seen by who has seen it set; what is written afterwards is not seen before it. Waits take nanoseconds, 0 to
+// look only; 1: it has reached the value, or has passed it.
+P4R_EXPORT int p4r_counter_wait(const uint32_t *counter, uint32_t value, int64_t timeout_ns);  // counts modulo 2^32
 P4R_EXPORT void p4r_counter_set(uint32_t *counter, uint32_t value);
+P4R_EXPORT int p4r_counter64_wait(const uint64_t *counter, uint64_t value, int64_t timeout_ns);  // counts without end
+P4R_EXPORT void p4r_counter64_set(uint64_t *counter, uint64_t value);
+P4R_EXPORT uint64_t p4r_counter64_get(const uint64_t *counter);
 // Blocks of floats; `starts`, in elements, of each, `end` that of the last. `source` and `target` begin with the first.
 // Exponents are the fields of float32s as large as the blocks' largest numbers: 255 where an Inf or NaN is there, 0
 // where all are 0, and 1 for what is less than a normal number.
