@@ -14,6 +14,7 @@ import yaml
 from controller.api.errors import InvalidRequestError
 
 _NULL = ("", "~", "null", "Null", "NULL")
+_MOST_BY_ALIASES = 10_000  # values; aliases of aliases make billions of a few lines
 
 
 class DocumentError(InvalidRequestError):
@@ -140,12 +141,54 @@ class Marked:
         return "a list" if isinstance(self.node, yaml.SequenceNode) else f"{self.node.value!r}"
 
 
+class _Loader(yaml.SafeLoader):
+    """A loader that refuses aliases which multiply, or are part of what they stand for."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._values = self._by_aliases = 0  # so far, each alias written out
+        self._sizes: dict[str, int] = {}  # in values, of what anchors name
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event: yaml.NodeEvent = self.peek_event()  # type: ignore[no-untyped-call]
+        before, anchor = self._values, event.anchor
+        if isinstance(event, yaml.AliasEvent) and anchor in self.anchors:
+            assert anchor is not None
+            assert event.start_mark is not None
+            self._count_alias(anchor, event.start_mark.line + 1)
+            return super().compose_node(parent, index)
+        self._values += 1
+        node = super().compose_node(parent, index)
+        if anchor is not None:
+            self._sizes[anchor] = self._values - before
+        return node
+
+    def _count_alias(self, alias: str, line: int) -> None:
+        size = self._sizes.get(alias)
+        if size is None:
+            raise DocumentError(
+                f"line {line}: alias *{alias} is part of what it stands for: write out what is meant",
+                line=line,
+            )
+        self._values += size
+        self._by_aliases += size
+        if self._by_aliases > _MOST_BY_ALIASES:
+            raise DocumentError(
+                f"line {line}: with alias *{alias}, aliases stand for {self._by_aliases} values; a "
+                f"document may have {_MOST_BY_ALIASES} by aliases: write out what is meant",
+                line=line,
+            )
+
+
 def read(text: str) -> Marked:
-    """The document's top; an empty document is null. DocumentError where it is neither YAML nor JSON."""
+    """Read the document's top; an empty document is null.
+
+    DocumentError where it is neither YAML nor JSON, and where aliases make too much of it.
+    """
     if _is_json(text):
         text = text.replace("\t", " ")  # YAML knows no tabs between tokens, JSON has none within strings
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark is not None else ""

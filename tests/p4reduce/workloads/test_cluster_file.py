@@ -366,6 +366,26 @@ def test_a_switch_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         parse(tmp_path, RACK + "switch: {target: bmv2, loss: 0.1}\n")
 
 
+def test_aliases_that_multiply_are_refused_before_they_are_written_out(tmp_path: Path) -> None:
+    lines = ["extra: &a0 [x]"]
+    lines += [f"extra{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 7)]
+    with pytest.raises(ClusterFileError, match=r"c\.yaml, line 6: with alias \*a3, aliases stand for \d+ "):
+        parse(tmp_path, RACK + "\n".join(lines))
+
+
+def test_one_workload_of_several_jobs_may_be_an_anchor(tmp_path: Path) -> None:
+    found = parse(
+        tmp_path,
+        """\
+        topology: {kind: rack, hosts: 4}
+        jobs:
+          - {name: a, workers: 2, workload: &sums [{all_reduce: {bytes: 1M}}]}
+          - {name: b, workers: 2, workload: *sums}
+        """,
+    )
+    assert found.workload_of(found.jobs[0]) == found.workload_of(found.jobs[1])
+
+
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(ClusterFileError, match=r"cannot read .*/none\.yaml: No such file"):
         read(tmp_path / "none.yaml")
