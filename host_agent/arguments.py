@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,17 @@ from host_agent.wire.aggregation import Reduction
 Array = NDArray[Any]
 
 _MAX_ELEMENTS = 2**32 - 1
+_LONGEST_NAME = 120  # characters of a type's
 _REDUCTIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
 
 
 @functools.lru_cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """As str() has it, which takes as long as much of a small collective."""
-    return str(dtype)
+    """Return what str() has, which takes long, with a hash in place of the end of a long name."""
+    name = str(dtype)
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:_LONGEST_NAME]}... ({hashlib.sha256(name.encode()).hexdigest()[:8]})"
 
 
 def contiguous(array: Array) -> Array:
@@ -110,12 +115,6 @@ def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedba
             f"a wire of 16 bits is for sum and avg of floats, not for {reduction.name.lower()} of {dtype}"
         )
     return wire
-
-
-def require_root(root: int, world_size: int) -> None:
-    """A rank of the job."""
-    if not 0 <= root < world_size:
-        raise UsageError(f"root {root} is no rank of a job of {world_size} workers (0..{world_size - 1})")
 
 
 def require_rows_for(world_size: int, shape: tuple[int, ...]) -> int:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, cast, overload
+from typing import Any
 
 import numpy as np
 
@@ -19,20 +17,9 @@ from controller.security import tokens
 from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, status
 from host_agent.adapters import Transport
-from host_agent.arguments import (
-    by_switch_or_ring,
-    contiguous,
-    name_of,
-    reducible,
-    require_root,
-    require_rows_for,
-    result_array,
-    strategy_of,
-    wire_of,
-)
+from host_agent.arguments import require_rows_for, strategy_of
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire, cheaper, choose
-from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import (
     CommunicatorClosedError,
     CommunicatorError,
@@ -40,84 +27,19 @@ from host_agent.errors import (
     RingFallbackWarning,
     UsageError,
 )
-from host_agent.execution import Begun, Execution, QueuePairs, Task, Turn
+from host_agent.execution import Begun, Execution, QueuePairs, Task
+from host_agent.front import Collectives, Wanted
 from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
+from host_agent.recovery import NUMBERS
 from host_agent.runner import Link, Runner
-from host_agent.tensors import Mapped, as_arrays
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
 
 __all__ = ["Communicator", "RingFallbackWarning"]
 
-P = ParamSpec("P")
-T = TypeVar("T")
-Makes: TypeAlias = "Callable[Concatenate[Any, P], Turn[T]]"
 
-
-class Collective(Protocol[P, T]):
-    """A collective as users call it: it waits for the result, or returns a future with `async_op`."""
-
-    @overload
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, *args: Any, async_op: Literal[False], **kwargs: Any) -> T: ...
-    @overload
-    def __call__(self, *args: Any, async_op: Literal[True], **kwargs: Any) -> Future[T]: ...
-    @overload
-    def __call__(self, *args: Any, async_op: bool, **kwargs: Any) -> T | Future[T]: ...
-
-
-class Turns(Protocol):
-    """Runs collectives in the order of the calls: now, or as a future."""
-
-    def now(self, task: Any, /) -> Any: ...
-    def later(self, task: Any, /) -> Future[Any]: ...
-
-
-class _Method(Protocol[P, T]):
-    def __get__(self, communicator: Communicator, owner: type) -> Collective[P, T]: ...
-
-
-def collective(makes: Makes[P, T]) -> _Method[P, T]:
-    """A method that runs the task that `makes` returns: now, or with `async_op` in the queue's turn."""
-
-    def method(self: Communicator, /, *args: Any, async_op: bool = False, **kwargs: Any) -> T | Future[T]:
-        args, kwargs, back = as_arrays(args, kwargs)
-        task = makes(self, *args, **kwargs)
-        if back is None:
-            return self._turns.later(task) if async_op else self._turns.now(task)
-        return Mapped(self._turns.later(task), back) if async_op else back(self._turns.now(task))
-
-    signature, named, name = inspect.signature(makes), cast("Any", method), makes.__name__[1:]
-    result = signature.return_annotation.partition("[")[2].removesuffix("]")
-    option = inspect.Parameter("async_op", inspect.Parameter.KEYWORD_ONLY, default=False, annotation="bool")
-    named.__name__, named.__qualname__, named.__doc__ = name, f"Communicator.{name}", makes.__doc__
-    named.__signature__ = signature.replace(
-        parameters=[*signature.parameters.values(), option],
-        return_annotation=f"{result} | Future[{result}]",
-    )
-    return cast("_Method[P, T]", method)
-
-
-def _deprecated(name: str) -> Callable[..., Future[Any]]:
-    """The collective's old asynchronous twin."""
-
-    def method(self: Communicator, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        warnings.warn(
-            f"{name}_async is deprecated and goes with 1.0: call {name}(..., async_op=True)",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        future: Future[Any] = getattr(self, name)(*args, async_op=True, **kwargs)
-        return future
-
-    method.__name__, method.__qualname__ = f"{name}_async", f"Communicator.{name}_async"
-    method.__doc__ = f"`{name}(..., async_op=True)`. Deprecated."
-    return method
-
-
-class Communicator(AbstractContextManager["Communicator"]):
+class Communicator(Collectives):
     """One worker of a job of `world_size` workers, and its collectives.
 
     Every worker has to call the same collectives in the same order, with the same numbers of elements,
@@ -164,6 +86,7 @@ class Communicator(AbstractContextManager["Communicator"]):
         self.transport = transport
         self.strategy = strategy_of(strategy)
         self._membership = membership
+        self._joined_size = world_size
         self._left = False
         self._metrics: metrics.Exposed | None = None
         self.machine_status: Callable[[], dict[str, Any]] | None = None  # of host_agent.machine
@@ -175,7 +98,7 @@ class Communicator(AbstractContextManager["Communicator"]):
             queue_pairs,
             is_in_elastic_gang=self.is_in_elastic_gang,
         )
-        self._turns: Turns = self._execution
+        self._turns = self._execution.turns
         if ready.mode is Mode.RING and world_size > 1:
             try:
                 warnings.warn(
@@ -286,184 +209,57 @@ class Communicator(AbstractContextManager["Communicator"]):
         return communicator
 
     @property
+    def _view(self) -> View:
+        """Who is in the job, as the next call sees it."""
+        member = self._execution.member
+        return member.view_at(member.called)
+
+    @property
     def rank(self) -> int:
-        """This worker's number among those that the job has now, from 0."""
-        return self._execution.member.view.rank
+        return self._view.rank
 
     @property
     def world_size(self) -> int:
-        """How many workers the job has now."""
-        return self._execution.member.view.world_size
+        return self._view.world_size
 
     @property
     def members(self) -> tuple[int, ...]:
-        """By rank, the rank that each worker joined with."""
-        return self._execution.member.view.members
+        return self._view.members
 
     @property
     def generation(self) -> int:
-        """The number under which the job has its connections now; never the same twice."""
         return self._execution.member.generation
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
-        """Call `callback` whenever an elastic job goes on without workers that died.
-
-        One thread makes these calls, one after the other. Collectives called before the change may or may not
-        be done by then.
-        """
         self._execution.on_change(callback)
 
     def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
-        """Call `callback`, which must not block, with the reason when the job has ended early for all.
-
-        The call comes from any thread, whether or not a collective runs, at once if the job has ended
-        already, and at most twice.
-        """
         self._execution.on_end(callback)
 
     @property
     def failure(self) -> CommunicatorError | None:
-        """Why the job has ended early, even if no collective has raised it yet."""
         failure = self._execution.ended or self._execution.failure
         return failure if isinstance(failure, CommunicatorError) else None
 
     @property
     def mode(self) -> Mode:
-        """Whether the switch or the ring makes the job's sums now."""
         return self._execution.member.mode
 
     @property
     def mode_reason(self) -> str:
-        """Why not in the network; empty if they are."""
         return self._execution.member.mode_reason
 
-    def _all_reduce(
-        self,
-        array: Array,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-        wire: Wire | str = Wire.FULL,
-        feedback: ErrorFeedback | None = None,
-    ) -> Turn[Array]:
-        """The element-wise SUM, AVG, MAX, MIN or PROD over all ranks, of integers and floats.
+    def _call_of(self, wanted: Wanted[Any]) -> Task[Any]:
+        choose = self._choice(wanted.strategy, wanted.kind, wanted.source)
+        begin = self._feeding_back(wanted) if wanted.feedback is not None else _begin(wanted)
+        return Task(wanted.what, wanted.reduction, choose, begin, wanted.root)
 
-        Products, int64 and float64 go by ring: no switch can make those. All ranks give one shape. `out`
-        (C-contiguous) takes the result; it may be `array` itself, but not overlap it in part. Integers wrap
-        like NumPy's and AVG rounds them towards zero; sums of floats in the network are within
-        `quantisation.error_bound` of the exact ones.
-
-        `wire` "16bit" (SUM and AVG, the same on all ranks) sends float32 through the switch in half the
-        bytes, rounded to 11 bits (from (2 - 2**-11) * 2**127 on to infinity). The rounding errors go into the
-        next call with the same `feedback`. By ring, and if all ranks' tensors together are small, floats
-        travel unchanged.
-        """
-        source, reduction = reducible(array, op)
-        width = wire_of(wire, source.dtype, reduction, feedback)
-        result = result_array(out, source)
-        how = self._choice(strategy, Kind.ALL_REDUCE, source, reduction)
-        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
-        if width is Wire.HALF:
-            what += " over 16 bits"
-        if feedback is not None:
-            feedback.require(source, self._execution)
-            begin = feedback.begin(source.reshape(-1), result, self._execution)
-            return Task(what, reduction, how, begin, _as_it_is)
-        place = result if out is not None and _is_same(result, source) else None
-        flat, into = source.reshape(-1), result.reshape(-1)
-
-        begun = Begun(
-            lambda call, strategy: algorithm_of(strategy).all_reduce(
-                call if width is Wire.FULL else replace(call, wire=width), flat, into
-            ),
-            result,
-            place,
-        )
-        return Task(what, reduction, how, lambda view: begun, _as_it_is)
-
-    def _reduce(
-        self,
-        array: Array,
-        root: int = 0,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        strategy: Strategy | str | None = None,
-    ) -> Turn[Array | None]:
-        """As `all_reduce`, but only `root` gets the result; the others get None."""
-        member = self._member(root)
-        source, reduction = reducible(array, op)
-        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
-        return Task(
-            what,
-            reduction,
-            self._choice(strategy, Kind.REDUCE, source, reduction),
-            _rooted("reduce", source, np.empty_like(source), member, what),
-            lambda result: result if self._execution.member.view.member == member else None,
-        )
-
-    def _broadcast(
-        self,
-        array: Array,
-        root: int = 0,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-    ) -> Turn[Array]:
-        """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
-        source, member = contiguous(array), self._member(root)
-        what = f"broadcast of {source.size} {source.dtype} from rank {root}"
-        return Task(
-            what,
-            Reduction.NONE,
-            self._choice(strategy, Kind.BROADCAST, source),
-            _rooted("broadcast", source, result_array(out, source), member, what),
-            _as_it_is,
-        )
-
-    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Turn[Array]:
-        """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
-        source = contiguous(array)
-        return Task(
-            f"all_gather of {source.size} {source.dtype}",
-            Reduction.NONE,
-            self._choice(strategy, Kind.ALL_GATHER, source),
-            lambda view: _begun(
-                "all_gather", source, np.empty((view.world_size, *source.shape), source.dtype)
-            ),
-            _as_it_is,
-        )
-
-    def _reduce_scatter(
-        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
-    ) -> Turn[Array]:
-        """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
-        source, reduction = reducible(array, op)
-
-        def begin(view: View) -> Begun:
-            rows = require_rows_for(view.world_size, source.shape)
-            return _begun("reduce_scatter", source, np.empty((rows, *source.shape[1:]), source.dtype))
-
-        view = self._execution.member.view
-        if view.members == tuple(range(view.world_size)):
-            require_rows_for(view.world_size, source.shape)
-        # Else when it starts: others may have called it before workers died.
-        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
-        how = self._choice(strategy, Kind.REDUCE_SCATTER, source, reduction)
-        return Task(what, reduction, how, begin, _as_it_is)
-
-    def _barrier(self) -> Turn[None]:
-        """Return when all ranks have called it."""
-        how = self._choice(None, Kind.BARRIER, np.empty(0, np.int32))
-        begun = Begun(lambda call, strategy: algorithm_of(strategy).barrier(call), np.empty(0))
-        return Task("barrier", Reduction.NONE, how, lambda view: begun, lambda result: None)
-
-    all_reduce = collective(_all_reduce)
-    reduce = collective(_reduce)
-    broadcast = collective(_broadcast)
-    all_gather = collective(_all_gather)
-    reduce_scatter = collective(_reduce_scatter)
-    barrier = collective(_barrier)
+    def _feeding_back(self, wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
+        assert wanted.feedback is not None
+        assert wanted.result is not None
+        wanted.feedback.require(wanted.source, self._execution)
+        begin = wanted.feedback.begin(wanted.source.reshape(-1), wanted.result, self._execution)
+        return lambda view, root: begin(view)
 
     def submit(
         self,
@@ -476,19 +272,38 @@ class Communicator(AbstractContextManager["Communicator"]):
         strategy: Strategy | str | None = None,
         reduction: Reduction = Reduction.NONE,
         gang_renewal: int = 0,
+        choose: Callable[[Mode], Strategy] | None = None,
     ) -> Future[Array]:
         """A collective of one's own, of all workers, in its turn; the future has `result`.
 
-        `steps(call, strategy)` are operations as in `host_agent.collectives`. The strategy is chosen as for
-        `kind` of `array`, which, with `what`, tells the call from others. `gang_renewal`: as in `Task`.
+        `steps(call, strategy)` are operations as in `host_agent.collectives`. `choose` gives the strategy, or
+        it is chosen as for `kind` of `array`, which, with `what`, tells the call from others.
+        `gang_renewal`: as in `Task`.
         """
         begun = Begun(lambda call, chosen: steps(call.named(kind, array), chosen), result)
-        how = self._choice(strategy, kind, array, reduction)
-        return self._execution.later(Task(what, reduction, how, lambda view: begun, _as_it_is, gang_renewal))
+        how = choose or self._choice(self._strategy(strategy, array, reduction), kind, array)
+        task: Task[Array] = Task(what, reduction, how, lambda view, root: begun, gang_renewal=gang_renewal)
+        return self._turns.later(task)
 
-    def begins_gang_collective(self) -> tuple[int, View]:
+    def leave_warnings(self) -> None:
+        """Do not warn of the ring: whoever runs this plane does, by `warn_of_ring`."""
+        self._execution.warns_of_ring = False
+
+    def warn_of_ring(self, stacklevel: int) -> None:
+        """As `Execution`'s."""
+        self._execution.warn_of_ring(stacklevel + 1)
+
+    def view_at(self, call: int) -> View:
+        """Return who is in the job as that call of a gang sees it."""
+        return self._execution.member.view_at(call)
+
+    def gang_called(self, calls: int) -> None:
+        """The user has made so many calls on all GPUs."""
+        self._execution.member.called = calls % NUMBERS
+
+    def begins_gang_collective(self, call: int) -> tuple[int, View, View]:
         """As `Execution`'s, and the next two."""
-        return self._execution.begins_gang_collective()
+        return self._execution.begins_gang_collective(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:
         """Whether what an elastic gang began after that renewal is dropped."""
@@ -498,16 +313,10 @@ class Communicator(AbstractContextManager["Communicator"]):
         """A collective of all GPUs has its result here. BegunAnewError."""
         self._execution.finish_gang_collective(gang_renewal, what)
 
-    all_reduce_async, reduce_async = _deprecated("all_reduce"), _deprecated("reduce")
-    broadcast_async, all_gather_async = _deprecated("broadcast"), _deprecated("all_gather")
-    reduce_scatter_async, barrier_async = _deprecated("reduce_scatter"), _deprecated("barrier")
-
     def counters(self) -> Counters:
-        """The connection's counters, over all generations."""
         return self._execution.runner.counters()
 
     def statistics(self) -> Statistics:
-        """Collectives run, time spent in them, and their traffic on the wire."""
         wire, tally = self.counters(), self._execution.tally
         return Statistics(
             **asdict(tally),
@@ -521,7 +330,6 @@ class Communicator(AbstractContextManager["Communicator"]):
         )
 
     def status(self, job: str) -> dict[str, Any]:
-        """This worker's status, as `host_agent.status` has it."""
         failure = self._execution.failure or self._execution.ended
         return status.status(
             job=job,
@@ -536,15 +344,9 @@ class Communicator(AbstractContextManager["Communicator"]):
         )
 
     def leave(self, *, timeout_s: float = 60.0) -> None:
-        """Finish what is queued, wait until all workers leave, and close. Idempotent.
-
-        MismatchError if another waits in a collective that this worker has not called, CollectiveTimeoutError
-        if others have not left within `timeout_s`: that ends the job. After an error it only closes: the job
-        has ended for everybody.
-        """
         if self._left:
             return
-        self._execution.require_other_thread("leave")
+        self._turns.require_other_thread("leave")
         self._left = True
         try:
             self._execution.close()
@@ -557,7 +359,6 @@ class Communicator(AbstractContextManager["Communicator"]):
             self._membership.close()
 
     def abort(self, reason: str) -> None:
-        """End the job for everybody, with `reason`; waiting collectives raise. Then close."""
         self._execution.fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
         self.leave()
 
@@ -574,32 +375,13 @@ class Communicator(AbstractContextManager["Communicator"]):
         """
         self._execution.differ(error, what)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.abort(f"rank {self.rank} left with {type(error).__name__}: {error}")
-        else:
-            self.leave()
-
-    def _member(self, root: int) -> int:
-        """The worker with this rank now, by the rank it joined with; later another may have it."""
-        view = self._execution.member.view
-        require_root(root, view.world_size)
-        return view.members[root]
-
-    def _choice(
-        self,
-        strategy: Strategy | str | None,
-        kind: Kind,
-        array: Array,
-        reduction: Reduction = Reduction.NONE,
-    ) -> Callable[[Mode], Strategy]:
-        """Chooses the strategy when the collective starts: the job may have moved or lost workers by then."""
-        said = self.strategy if strategy is None else strategy_of(strategy)
-        wanted = by_switch_or_ring(said, array.dtype, reduction)
+    def _choice(self, wanted: Strategy, kind: Kind, array: Array) -> Callable[[Mode], Strategy]:
+        """Choose the strategy when the collective starts: the job may have moved or lost workers by then."""
         scaled = array.dtype != np.int32 and kind not in (Kind.BROADCAST, Kind.ALL_GATHER)
+        member, nbytes = self._execution.member, array.nbytes
 
         def in_mode(mode: Mode) -> Strategy:
-            auto = cheaper(kind, array.nbytes, self.world_size, scaled=scaled)
+            auto = cheaper(kind, nbytes, member.view.world_size, scaled=scaled)
             try:
                 return choose(wanted, mode, auto=auto)
             except ValueError as error:
@@ -613,29 +395,51 @@ def algorithm_of(strategy: Strategy) -> ModuleType:
     return in_network if strategy is Strategy.IN_NETWORK else ring
 
 
-def _is_same(left: Array, right: Array) -> bool:
-    """Whether two arrays have the same memory; the caller knows that they do not overlap in part."""
-    return left is right or left.ctypes.data == right.ctypes.data
+def _begin(wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
+    """Return what prepares a collective for the workers that are in the job when it starts."""
+    source, result = wanted.source, wanted.result
+    name = wanted.kind.name.lower()
 
+    def run(into: Array, **how: Any) -> Callable[[Call, Strategy], Steps[Any]]:
+        def steps(call: Call, strategy: Strategy) -> Steps[Any]:
+            call = call if wanted.wire is Wire.FULL else replace(call, wire=wanted.wire)
+            program: Steps[Any] = getattr(algorithm_of(strategy), name)(
+                call, source.reshape(-1), into.reshape(-1), **how
+            )
+            return program
 
-def _begun(name: str, source: Array, result: Array, **how: Any) -> Begun:
-    """The collective of that name, from `source` to `result`."""
-    flat, into = source.reshape(-1), result.reshape(-1)
-    return Begun(
-        lambda call, strategy: getattr(algorithm_of(strategy), name)(call, flat, into, **how), result
-    )
+        return steps
 
-
-def _rooted(name: str, source: Array, result: Array, member: int, what: str) -> Callable[[View], Begun]:
-    """As `_begun`, with the worker that joined as `member` as the root, if it lives."""
-
-    def begin(view: View) -> Begun:
-        if member not in view.members:
-            raise UsageError(f"{what}: the worker that was the root has died")
-        return _begun(name, source, result, root=view.members.index(member))
+    def begin(view: View, root: int) -> Begun:
+        match wanted.kind:
+            case Kind.ALL_REDUCE:
+                assert result is not None
+                return Begun(run(result), result, result if wanted.is_in_place else None)
+            case Kind.BROADCAST:
+                assert result is not None
+                return Begun(run(result, root=root), result)
+            case Kind.REDUCE:
+                into = np.empty_like(source)
+                return Begun(run(into, root=root), into, gives=_given_to(view.rank == root))
+            case Kind.ALL_GATHER:
+                into = np.empty((view.world_size, *source.shape), source.dtype)
+                return Begun(run(into), into)
+            case Kind.REDUCE_SCATTER:
+                rows = require_rows_for(view.world_size, source.shape)
+                into = np.empty((rows, *source.shape[1:]), source.dtype)
+                return Begun(run(into), into)
+            case Kind.BARRIER:
+                return Begun(
+                    lambda call, strategy: algorithm_of(strategy).barrier(call),
+                    np.empty(0),
+                    gives=_given_to(False),
+                )
+            case _:
+                raise AssertionError(f"{wanted.kind.name} is not a collective of users")
 
     return begin
 
 
-def _as_it_is(result: Array) -> Array:
-    return result
+def _given_to(has_it: bool) -> Callable[[Array], Array | None]:
+    """Return what hands the result to a user who gets it, and None to others."""
+    return lambda result: result if has_it else None

@@ -12,7 +12,6 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import InitVar, dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -44,10 +43,11 @@ from host_agent.member import (
     Settle,
     WentOn,
 )
-from host_agent.membership import Membership, MembershipChange, Request, View, error_of
+from host_agent.membership import Membership, MembershipChange, Request, View, error_of, require_root
 from host_agent.recovery import NUMBERS, Attempt, BegunAnewError, repair, through_renewals
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportClosedError, TransportError
+from host_agent.turns import Turns
 from host_agent.wire.aggregation import Reduction
 
 T = TypeVar("T")
@@ -81,33 +81,31 @@ class QueuePairs(Protocol):
 class Begun(NamedTuple):
     """A collective in the present generation: `steps(call, strategy)` fills `result`.
 
-    `place`: the input, if the result overwrites it.
+    `place`: the input, if the result overwrites it. `gives`: what the user gets of it.
     """
 
     steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
     result: Array
     place: Array | None = None
-
-
-class Turn(Generic[T]):
-    """A collective that is ready to run, and makes a T."""
+    gives: Callable[[Array], Any] = lambda result: result
 
 
 @dataclass(frozen=True)
-class Task(Turn[T]):
-    """A collective that is ready to run. `what` names it in errors.
+class Task(Generic[T]):
+    """A collective that is ready to run, and makes a T. `what` names it in errors.
 
     `choose` gives the strategy for the job's mode when the collective starts. `begin` prepares what depends
     on the workers in the job then; it is called again if a renewal cut the collective and it runs again. Both
-    raise UsageError. `finish` turns the result into what the user gets. `gang_renewal`: it is part of a
-    collective of all GPUs that was begun after that renewal of its elastic gang.
+    raise UsageError. `root`: a rank as the call was made; `begin` is given the one that it has now.
+    `gang_renewal`: the task is part of a collective of all GPUs that was begun after that renewal of its
+    elastic gang.
     """
 
     what: str
     reduction: Reduction
     choose: Callable[[Mode], Strategy]
-    begin: Callable[[View], Begun]
-    finish: Callable[[Array], T]
+    begin: Callable[[View, int], Begun]
+    root: int | None = None
     gang_renewal: int = 0
 
     def words(self, mode: Mode) -> str:
@@ -131,6 +129,10 @@ class Tally:
     ring: int = 0
     non_finite_fallbacks: int = 0
     busy_s: float = 0.0
+
+    def fell_back(self) -> None:
+        """Count one whose blocks with an Inf or NaN went around the ring."""
+        self.non_finite_fallbacks += 1
 
     def add(self, strategy: Strategy, *, switched: bool | None, seconds: float) -> None:
         """One more. `switched` is False where the switch was asked but an Inf or NaN came between."""
@@ -157,6 +159,7 @@ class Execution:
     is_in_elastic_gang: InitVar[bool] = False
     failure: BaseException | None = None  # ours
     ended: CommunicatorError | None = None  # the controller's
+    warns_of_ring: bool = True
 
     def __post_init__(self, view: View, ready: Ready, is_in_elastic_gang: bool) -> None:
         self.member = Member(ready, view)
@@ -171,13 +174,13 @@ class Execution:
         self._changes = _Changes()
         self._verdict: CommunicatorError | None = None  # the controller's, also where we have failed before
         self._over = threading.Event()  # it is there
-        self._order = threading.Lock()  # hands out collective numbers and places in the queue
-        self._running = threading.Lock()  # held by the collective that is on the link
-        self._queue = ThreadPoolExecutor(
-            max_workers=1, thread_name_prefix=f"p4reduce-rank{view.rank}", initializer=self._note_thread
+        self.turns: Turns[Task[Any]] = Turns(
+            f"p4reduce-rank{view.rank}",
+            admit=self._admit,
+            perform=self._run,
+            fail=lambda error: self.fail(error, self._reason(error)),
+            cancelled=self._cancelled,
         )
-        self._queue_thread: int | None = None
-        self._queued = 0
         self._next_collective = 0
         self._finished = 0
         self._ring_moves_told = self.member.ring_moves
@@ -201,32 +204,9 @@ class Execution:
         """It runs no collective any more."""
         return self._closed or self.failure is not None or self.ended is not None
 
-    def now(self, task: Task[T]) -> T:
-        """Run in this thread, or wait if something queued has to go first.
-
-        An interrupt (Ctrl-C) fails it: when the exception leaves here, nothing uses the arrays any more.
-        """
-        self.require_other_thread(task.what)
-        with self._order:
-            number = self._admit(task)
-            future = self._enqueue(task, number) if self._queued else None
-            if future is None:
-                self._running.acquire()
-        if future is not None:
-            return self._result(future)
-        try:
-            return task.finish(self._run(task, number))
-        finally:
-            self._running.release()
-
-    def later(self, task: Task[T]) -> Future[T]:
-        """Run after everything queued before it."""
-        with self._order:
-            return self._enqueue(task, self._admit(task))
-
     def differ(self, error: MismatchError, what: str) -> None:
         """As `fail`: workers have called different collectives, and this one `what`, which is not begun."""
-        with self._order, self._changed:
+        with self.turns.order, self._changed:
             collective = self._next_collective
             self.member.calls.made(collective, lambda: what)
             self._act()
@@ -234,11 +214,15 @@ class Execution:
 
     # Collectives of all GPUs of an elastic gang
 
-    def begins_gang_collective(self) -> tuple[int, View]:
-        """The renewal after which it is begun, and who is in the job. All that was called before is over."""
-        with self._order, self._changed:
-            self._next_collective = self.member.next_collective
-            return self.member.gang_renewal, self.member.view
+    def begins_gang_collective(self, call: int) -> tuple[int, View, View]:
+        """Return the renewal after which it is begun, who is in the job, and who as that call sees it.
+
+        All that was called in the plane before is over.
+        """
+        member = self.member
+        with self.turns.order, self._changed:
+            self._next_collective = member.next_collective
+            return member.gang_renewal, member.view, member.view_at(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:
         """Whether what was begun after that renewal is dropped."""
@@ -290,13 +274,13 @@ class Execution:
 
     def close(self) -> None:
         """Finish what is queued and take no more; interrupted (Ctrl-C), it fails."""
-        with self._order:
+        with self.turns.order:
             self._closed = True
         try:
-            self._queue.shutdown(wait=True)
+            self.turns.close()
         except BaseException as error:
             self.fail(error, self._reason(error))
-            self._queue.shutdown(wait=True, cancel_futures=True)  # it does not take long any more
+            self.turns.close(cancel=True)  # it does not take long any more
             raise
 
     def take_down(self) -> None:
@@ -313,27 +297,6 @@ class Execution:
         """Call `callback` in a thread of its own whenever ranks or world size have changed."""
         self._changes.add(callback)
 
-    def require_other_thread(self, what: str) -> None:
-        """UsageError in a future's callback: what waits there for the queue waits for itself."""
-        if threading.get_ident() == self._queue_thread:
-            raise UsageError(
-                f"{what}: called in a future's callback, where it would wait for itself: call it "
-                f"in another thread, or a collective with async_op=True"
-            )
-
-    def _note_thread(self) -> None:
-        self._queue_thread = threading.get_ident()
-
-    def _result(self, future: Future[T]) -> T:
-        try:
-            return future.result()
-        except BaseException as error:
-            if not future.done():  # not the collective's: an interrupt of this thread
-                self.fail(error, self._reason(error))
-                if not future.cancel():
-                    wait([future])
-            raise
-
     def _reason(self, error: BaseException) -> str:
         """What the others are told."""
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
@@ -343,47 +306,36 @@ class Execution:
         self._require_no_failure(task.what)  # first: who has left after a failure is told of that
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
-        self._warn_of_ring()
+        if self.warns_of_ring:
+            self.warn_of_ring(stacklevel=5)  # _admit, the turn's two, the Communicator's method, the user
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
         with self._changed:
+            if self.member.gang_collective is None:
+                self.member.called = self._next_collective
             self.member.calls.made(collective, lambda: task.words(self.member.mode))
             self._act()
         return collective
 
-    def _warn_of_ring(self) -> None:
-        """Warn if the job has gone over to the ring since the last call; the warning names this call."""
+    def warn_of_ring(self, stacklevel: int) -> None:
+        """Warn if the job has gone over to the ring since the last call.
+
+        `stacklevel`: from whoever calls this to the user's line, which the warning names.
+        """
         member, told = self.member, self._ring_moves_told
         self._ring_moves_told = member.ring_moves
         if member.ring_moves != told and member.mode is Mode.RING and member.view.world_size > 1:
             warnings.warn(
                 f"this job is summed by ring all-reduce from now on: {member.mode_reason}",
                 RingFallbackWarning,
-                stacklevel=5,  # this, _admit, now or later, the Communicator's method, the user
+                stacklevel=1 + stacklevel,
             )
 
-    def _enqueue(self, task: Task[T], collective: int) -> Future[T]:
-        def run() -> T:
-            try:
-                with self._running:
-                    return task.finish(self._run(task, collective))
-            finally:
-                with self._order:
-                    self._queued -= 1
+    def _cancelled(self, collective: int) -> None:
+        with self._changed:
+            self.member.calls.cancelled(collective)
 
-        def forget(future: Future[T]) -> None:
-            if future.cancelled():
-                with self._changed:
-                    self.member.calls.cancelled(collective)
-                with self._order:
-                    self._queued -= 1
-
-        self._queued += 1
-        future = self._queue.submit(run)
-        future.add_done_callback(forget)
-        return future
-
-    def _run(self, task: Task[Any], collective: int) -> Array:
+    def _run(self, task: Task[T], collective: int) -> T:
         self._require_no_failure(task.what)
         what = f"{task.what} (collective {collective})"
         try:
@@ -391,7 +343,7 @@ class Execution:
             try:
                 self._require_no_failure(task.what)  # it may have waited for long
                 started = time.monotonic()
-                result, strategy, switched = self._to_its_end(task, collective, what)
+                begun, strategy, switched = self._to_its_end(task, collective, what)
             finally:
                 with self._changed:
                     self.member.ended()
@@ -418,6 +370,7 @@ class Execution:
         self._finished = (collective + 1) % NUMBERS
         self.membership.runs(None)
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
+        result: T = begun.gives(begun.result)
         return result
 
     def _start(self, task: Task[Any], collective: int, what: str) -> None:
@@ -440,7 +393,7 @@ class Execution:
                 marks = self.member.marks
             self._act()
 
-    def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Array, Strategy, bool | None]:
+    def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Begun, Strategy, bool | None]:
         """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
         attempts: list[tuple[Begun, Strategy]] = []
         called = task.what
@@ -452,7 +405,7 @@ class Execution:
                 strategy = task.choose(mode)
                 self.member.calls.made(collective, lambda: _words(called, strategy))  # lets go of arrays
                 self._act()
-            begun = task.begin(view)
+            begun = task.begin(view, 0 if task.root is None else self._root(task, collective, view))
             self.membership.runs(collective)
             call = Call(
                 rank=view.rank,
@@ -467,7 +420,17 @@ class Execution:
         steps = through_renewals(self.member.replay_log, begin)
         switched = self.runner.run(steps, what, on_cut=lambda error: self._park(error, what))
         begun, strategy = attempts[-1]
-        return begun.result, strategy, switched
+        return begun, strategy, switched
+
+    def _root(self, task: Task[Any], collective: int, view: View) -> int:
+        """Return the root's rank now. UsageError, on all workers alike, where it was none or has died."""
+        assert task.root is not None
+        asked = self.member.view_at(collective)
+        require_root(task.root, asked.world_size)
+        place = view.place_of(asked.members[task.root])
+        if place is None:
+            raise UsageError(f"{task.what}: the worker that was the root has died")
+        return place
 
     def _numbered(self) -> int:
         """How many messages this generation has had."""
@@ -558,6 +521,7 @@ class Execution:
             if self._thread is None:
                 self._drop_queue_pairs()
             self._changed.notify_all()
+        self.turns.stop()
 
     # What the controller wants, and what comes of it
 

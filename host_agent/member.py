@@ -160,6 +160,8 @@ class Member:
     """`view`: who is in the job now; `generation` and `mode` of the next collective, `mode_reason`: why
     not in the network. `calls`: what the user has called.
 
+    `called`: the number of the user's next call, which the shell counts; in a gang, of all GPUs.
+
     `ring_reason`, `ring_moves`: why, and how often, the job went over to the ring. `renewals` counts those
     that are over, `marks` the steps of moves and renewals. `next_collective`: the first that has not started.
 
@@ -170,6 +172,8 @@ class Member:
 
     def __init__(self, ready: Ready, view: View) -> None:
         self.view = view
+        self._views = [(0, view)]  # and from which call on it counts
+        self.called = 0
         self.generation = ready.generation
         self.replay_log = ReplayLog(_window_of(ready))
         self.gang_collective: int | None = None
@@ -211,6 +215,14 @@ class Member:
     def reason(self) -> str:
         """Of the newest renewal."""
         return "" if self._renew is None else self._renew.reason
+
+    def view_at(self, call: int) -> View:
+        """Return who is in the job as the user's call of that number sees it.
+
+        All workers change over at the same call: the first that none of them had made when they were asked.
+        """
+        later = (view for first, view in reversed(self._views[1:]) if _ahead(call, first) >= 0)
+        return next(later, self._views[0][1])
 
     @property
     def is_holding(self) -> bool:
@@ -321,6 +333,7 @@ class Member:
             qpn_in=qpn_in,
             collective=self.replay_log.finished,
             gang_collective=self.gang_collective,
+            called=self.called,
         )
         self._actions.append(Say(self._answer))
         return True
@@ -397,6 +410,7 @@ class Member:
         assert renew is not None
         ready, before, mode_before = renewed.ready, self.view, self.mode
         self.view = view = before.after(renewed)
+        self._change_over(view, self.called if renewed.ranks_from is None else renewed.ranks_from)
         self.generation = ready.generation
         self.replay_log.window = _window_of(ready)
         self._set_mode(ready.mode, ready.mode_reason)
@@ -423,6 +437,15 @@ class Member:
             self._parked = False
             self._actions.append(Drop() if anew else Again())
         self._perhaps_settle()  # a move may have come while a result was repaired
+
+    def _change_over(self, view: View, first: int) -> None:
+        """From that call on the user sees `view`; what no call can see any more is forgotten."""
+        if view.members == self._views[-1][1].members:
+            return
+        done = self.next_collective if self.gang_collective is None else self.gang_collective
+        self._views.append((first, view))
+        while len(self._views) > 1 and _ahead(self._views[1][0], done) < 0:
+            del self._views[0]
 
     def _waits_for(self, stage: Stage, renewal: int) -> bool:
         return self.wants(renewal) and self.stage is stage

@@ -24,7 +24,7 @@ from controller.api.messages import (
     Start,
     Up,
 )
-from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, WorkerLostError
+from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, UsageError, WorkerLostError
 
 
 def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
@@ -41,6 +41,12 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
         first_message=ended.first_message,
         plane=ended.plane,
     )
+
+
+def require_root(root: int, world_size: int) -> None:
+    """Raise UsageError where a collective's root is not a rank of the job."""
+    if not 0 <= root < world_size:
+        raise UsageError(f"root {root} is no rank of a job of {world_size} workers (0..{world_size - 1})")
 
 
 Request = Pause | HoldAt | Moved | Renew | Renewed | Start | Compare  # what `Member.hear` takes
@@ -68,6 +74,10 @@ class View:
     def member(self) -> int:
         """The rank that this worker joined with."""
         return self.members[self.rank]
+
+    def place_of(self, member: int) -> int | None:
+        """Return the rank of the worker that joined as `member`; None: it is not in the job any more."""
+        return self.members.index(member) if member in self.members else None
 
     def after(self, renewed: Renewed) -> View:
         """That of the new generation."""

@@ -15,7 +15,7 @@ from controller.api.messages import Mode
 from host_agent.collectives.signature import Signature, signature
 from host_agent.transport.events import EventType
 from host_agent.transport.operation import Operation, SwitchOp
-from host_agent.wire.aggregation import Kind, Reduction, Stage
+from host_agent.wire.aggregation import Kind, Reduction, Stage, kind_and_root
 
 Array: TypeAlias = NDArray[Any]
 T = TypeVar("T")
@@ -106,6 +106,7 @@ class Call:
         """What moves `send` and `receive`, under the call's signature."""
         said = self.signature
         assert said is not None
+        kind, root = kind_and_root(said.kind, said.root)
         return Operation(
             switch_op=switch_op,
             send=send,
@@ -113,10 +114,10 @@ class Call:
             element_type=element_type,
             header_type=said.element_type,
             reduction=said.reduction,
-            kind=said.kind,
-            root=said.root,
+            kind=kind,
+            root=root,
             stage=stage,
-            collective=self.collective,
+            collective=self.collective if said.step is None else said.step,
             total_elements=said.tensor_elements,
             **how,
         )

@@ -29,13 +29,17 @@ _TYPES: Final[dict[np.dtype[Any], ElementType]] = {
 
 @dataclass(frozen=True)
 class Signature:
-    """A call. `root`: 0 where there is none. `tensor_elements`: of each rank's array, or see `signature`."""
+    """A call. `root`: 0 where there is none. `tensor_elements`: of each rank's array, or see `signature`.
+
+    `step`: of a part of a call of all GPUs, the number of that call, in place of the part's own.
+    """
 
     kind: Kind
     root: int
     element_type: ElementType
     reduction: Reduction
     tensor_elements: int
+    step: int | None = None
 
 
 @functools.lru_cache(maxsize=256)
@@ -47,20 +51,20 @@ def signature(kind: Kind, root: int, reduction: Reduction, dtype: np.dtype[Any],
     """
     element_type = _TYPES.get(dtype, ElementType.OTHER)
     if element_type is ElementType.OTHER:
-        digest = hashlib.sha256(f"{elements} {_described(dtype)}".encode()).digest()
+        digest = hashlib.sha256(f"{elements} {described(dtype)}".encode()).digest()
         elements = int.from_bytes(digest[:4], "big")
     return Signature(kind, root, element_type, reduction, elements)
 
 
-def _described(dtype: np.dtype[Any]) -> str:
-    """A type in words that are the same in every process and release."""
+def described(dtype: np.dtype[Any]) -> str:
+    """Return a type in words that are the same in every process and release."""
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        return f"{_described(base)}{list(shape)}"
+        return f"{described(base)}{list(shape)}"
     if dtype.fields is not None:
         places = {name: dtype.fields[name] for name in dtype.names or ()}
         # Names are quoted: they may hold what stands between them here.
-        fields = (f"{name!a}@{place[1]}:{_described(place[0])}" for name, place in places.items())
+        fields = (f"{name!a}@{place[1]}:{described(place[0])}" for name, place in places.items())
         return f"{dtype.itemsize}{{{','.join(fields)}}}"
     # Of types that others have added (ml_dtypes), several have one code.
     return f"{dtype.str} {dtype.name}"

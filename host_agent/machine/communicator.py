@@ -1,52 +1,34 @@
 """A job whose machines have several GPUs: `MachineCommunicator.join(..., gpus_per_host=n)`.
 
 Rank h * n + g is GPU g of machine h. Each worker is in two groups: its machine's workers, over shared
-memory, and its plane, local rank g of all machines, which is an ordinary job. A collective adds up inside the
-machine, then, each GPU its share, between machines, and gathers. Pieces of a tensor do so at the same time:
-while a plane sums one, the next is added up, and the one before gathered.
+memory, and its plane, local rank g of all machines, which is an ordinary job. `gang.py` decides what a call
+may do among those of the machine; here are the threads, the memory and the plane that it needs.
+`hierarchy.py` runs it.
 
-What ends one plane ends all: its members tell the others of their machines, and these their planes.
+A failure in one plane ends the gang: its workers tell the others of their machines, and these their planes.
 
 An elastic job goes on without machines: who dies takes its whole machine out of all planes. Of a collective
 that is under way, some planes may have that machine's part by then, and others not. So every renewal begins
 the first collective that no GPU has finished anew, on all GPUs, from its inputs. What some GPU has finished
-is finished on all, with that machine's part: each plane gives its results to those that lack them. Before
-each collective, a machine's workers wait for each other (`Gate`): all of them begin the same one anew.
+is finished on all, with that machine's part: each plane gives its results to those that lack them.
 """
 
 from __future__ import annotations
 
-import queue
+import hashlib
+import logging
 import threading
 import time
-import warnings
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Final, NamedTuple, TypeVar
-
-import numpy as np
+from typing import Any, Final
 
 from controller.api.messages import MAX_PLANES, Gang, Mode
-from host_agent.arguments import (
-    by_switch_or_ring,
-    contiguous,
-    name_of,
-    of_switches,
-    reducible,
-    require_root,
-    require_rows_for,
-    result_array,
-    strategy_of,
-    wire_of,
-)
-from host_agent.collectives import ring
-from host_agent.collectives.plan import SMALL_BYTES, Array, Steps, Strategy, Wire
-from host_agent.collectives.plan import Call as PlaneCall
-from host_agent.collectives.signature import Signature, signature
-from host_agent.communicator import Communicator, algorithm_of, collective
-from host_agent.error_feedback import ErrorFeedback
+from host_agent.collectives.plan import Strategy
+from host_agent.collectives.signature import Signature, described, signature
+from host_agent.communicator import Communicator
 from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorClosedError,
@@ -55,73 +37,69 @@ from host_agent.errors import (
     MismatchError,
     UsageError,
 )
-from host_agent.execution import Tally, Turn
-from host_agent.kernels import sum_rows
-from host_agent.machine import sums
-from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Bytes, Gate, Lane, Pace
+from host_agent.execution import Tally
+from host_agent.front import Collectives, Wanted
+from host_agent.machine.channel import REGION_BYTES, Board, Lane, Pace
+from host_agent.machine.gang import (
+    CANCELLED,
+    Action,
+    Ask,
+    Asked,
+    Differ,
+    Finish,
+    Place,
+    Return,
+    Stage,
+    Start,
+    Tell,
+    World,
+)
+from host_agent.machine.gang import Gang as Machinery
+from host_agent.machine.hierarchy import Hierarchy, Machine, Running
 from host_agent.machine.meeting import Meeting, Who, meet
-from host_agent.machine.sums import Form, Piece, pieces_of
-from host_agent.membership import MembershipChange
+from host_agent.membership import MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.quantisation import Blocks
 from host_agent.recovery import NUMBERS, BegunAnewError
 from host_agent.transport.events import Counters
-from host_agent.wire.aggregation import Kind, Reduction
+from host_agent.turns import Turns
+from host_agent.wire.aggregation import Kind
 
-T = TypeVar("T")
-_WORD: Final = 4
-_NOTICE_S: Final = 60.0
+_NOTICE_S: Final = 60.0  # how often who waits without a limit says so
+_SOON_S: Final = 0.02  # how long a wait goes on before anybody is told of it
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The worker's place in its machine, and what has come from the machine's other workers."""
+class Call:
+    """A collective that is ready to run. `signature`: what machines compare of it, but for its number."""
 
-    rank: int
-    size: int
-    pace: Pace
+    wanted: Wanted[Any]
+    asked: Asked
+    signature: Signature
+    pipeline: bool
 
     @property
-    def bytes_received(self) -> int:
-        return self.pace.bytes_received
+    def what(self) -> str:
+        """The call in words."""
+        return self.wanted.what
 
 
 @dataclass(frozen=True)
-class Call(Turn[T]):
-    """A collective that is ready to run. `signature`: what all workers have to call alike.
+class _CatchUp:
+    """Takes the steps of calls that were cancelled, where no other call does."""
 
-    `is_empty`: it has nothing to do. `place`: its input, where the result overwrites it. `gang_renewal`: the
-    renewal of an elastic job after which it runs.
-    """
-
-    what: str
-    signature: Signature
-    strategy: Strategy
-    pipeline: bool
-    run: Callable[[Call[T]], T]
-    is_empty: bool
-    place: Array | None = None
-    gang_renewal: int = 0
+    what: str = "a call that was cancelled"
 
 
-class _World(NamedTuple):
-    """Who is in the job, as a collective sees it. `members`: as `Communicator.members`."""
-
-    rank: int
-    size: int
-    members: tuple[int, ...]
+_CATCH_UP: Final = _CatchUp()
 
 
-class _RefusedError(UsageError):
+class _RefusedError(Exception):
     """A collective cannot be done by the workers that are left, which all find alike."""
 
 
-class _Turns(NamedTuple):
-    now: Callable[[Any], Any]
-    later: Callable[[Any], Future[Any]]
-
-
-class MachineCommunicator(Communicator):
+class MachineCommunicator(Collectives):
     """As a `Communicator` of all workers of all machines; `plane` is this worker's job between machines."""
 
     def __init__(
@@ -139,29 +117,45 @@ class MachineCommunicator(Communicator):
         self.ready = plane.ready
         self.transport = plane.transport
         self.strategy = plane.strategy
+        self._joined_size = who.world_size
         self._who, self._meeting, self._timeout_s = who, meeting, timeout_s
         self._pipeline = pipeline
         self._left = False
         self._failure: BaseException | None = None
+        self._unheard: BaseException | None = None  # the same, as long as no call of the user's has raised it
         self._tally = Tally()
-        self._what = ""
         self._called = 0
+        # What runs
+        self._what = ""
+        self._noticed = ("", 0)
         self._running_since = time.monotonic()
-        self._world = _World(who.rank, who.world_size, tuple(range(who.world_size)))
-        self._gang_renewal = 0  # of the collective that runs
-        self._gang_collective = 0
-        self._under_way: list[Future[Array]] = []  # of it, in the plane
-        # All collectives begin on this one, so that workers which have called different ones meet there.
-        self._lane = Lane(meeting, 0, stalled=self._stalled, look=self._require_not_begun_anew)
-        self._results = Lane(meeting, 1, stalled=self._stalled, look=self._require_not_begun_anew)
-        self._gate = Gate(meeting, (self._lane, self._results), stalled=self._stalled)
-        self._order = ThreadPoolExecutor(1, f"p4reduce-gang{who.rank}", self._note_thread)
-        self._gathering = ThreadPoolExecutor(1, f"p4reduce-gather{who.rank}")
-        self._queue_thread: int | None = None
-        blocks = (plane.ready.path_mtu, plane.ready.message_packets)
-        self._blocks = Blocks.of(path_mtu=blocks[0], message_packets=blocks[1], half=False)
-        self._turns = _Turns(self._now, self._later)
+        self._renewal = 0  # after which
+        self._gang = Machinery(
+            who.local_rank, who.local_size, who.rank - who.local_rank, plane.is_in_elastic_gang
+        )
+        self._board = Board(meeting)
+        self._waits_for: tuple[int, ...] = ()
+        ready = plane.ready
+        self._on = Hierarchy(
+            plane=plane,
+            machine=self.machine,
+            lane=Lane(meeting, 0, stalled=self._stalled, look=self._require_not_begun_anew),
+            results=Lane(meeting, 1, stalled=self._stalled, look=self._require_not_begun_anew),
+            blocks=Blocks.of(path_mtu=ready.path_mtu, message_packets=ready.message_packets, half=False),
+            gathering=ThreadPoolExecutor(1, f"p4reduce-gather{who.rank}"),
+            under_way=[],
+            fail=self._fail,
+            fell_back=self._tally.fell_back,
+        )
+        self._turns = Turns(
+            f"p4reduce-gang{who.rank}",
+            admit=self._admit,
+            perform=self._perform,
+            fail=self._fail,
+            cancelled=self._cancelled,
+        )
         plane.machine_status = self._machine_status
+        plane.leave_warnings()
         plane.on_end(self._plane_ended)
         meeting.on_failure(self._machine_failed)
 
@@ -179,7 +173,7 @@ class MachineCommunicator(Communicator):
         timeout_s: float | None = None,
         join_timeout_s: float = 60.0,
         **how: Any,
-    ) -> Communicator:
+    ) -> Collectives:
         """Join as `Communicator.join`: GPU rank % gpus_per_host of machine rank // gpus_per_host.
 
         All workers of a machine, which are processes of one user and one network namespace, share memory.
@@ -245,19 +239,23 @@ class MachineCommunicator(Communicator):
     # Who we are
 
     @property
+    def _seen(self) -> World:
+        """The workers of all machines, as the next call sees them."""
+        return self._world_of(self.plane.view_at(self._called))
+
+    @property
     def rank(self) -> int:
-        """This worker's number among those of all machines that the job has now: machine by machine."""
-        return self.plane.rank * self.machine.size + self.machine.rank
+        """This worker's number among those of all machines: machine by machine."""
+        return self._seen.rank
 
     @property
     def world_size(self) -> int:
-        """How many workers all machines have that the job has now."""
-        return self.plane.world_size * self.machine.size
+        """How many workers all machines have."""
+        return self._seen.size
 
     @property
     def members(self) -> tuple[int, ...]:
-        """By rank, the rank that each worker joined with."""
-        return self._world_of(self.plane.members, self.plane.rank).members
+        return self._seen.members
 
     @property
     def generation(self) -> int:
@@ -271,12 +269,10 @@ class MachineCommunicator(Communicator):
 
     @property
     def mode_reason(self) -> str:
-        """Why not in the network; empty if they are."""
         return self.plane.mode_reason
 
     @property
     def failure(self) -> CommunicatorError | None:
-        """Why the job has ended early, even if no collective has raised it yet."""
         if isinstance(self._failure, CommunicatorError):
             return self._failure
         return self._meeting.failure or self.plane.failure
@@ -300,7 +296,6 @@ class MachineCommunicator(Communicator):
         self.plane.on_change(changed)
 
     def on_end(self, callback: Callable[[CommunicatorError], None]) -> None:
-        """As a Communicator's."""
         self._meeting.on_failure(callback)
         self.plane.on_end(callback)
 
@@ -317,157 +312,26 @@ class MachineCommunicator(Communicator):
         return self.plane.status(job)
 
     def _machine_status(self) -> dict[str, Any]:
-        waits_for = {*self._lane.waits_for, *self._results.waits_for, *self._gate.waits_for}
+        waits_for = {*self._on.lane.waits_for, *self._on.results.waits_for, *self._waits_for}
         return {
             "local_rank": self.machine.rank,
             "size": self.machine.size,
             "waits_for": sorted(waits_for - {self.machine.rank}),
         }
 
-    # Collectives
-
-    def _all_reduce(
-        self,
-        array: Array,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-        wire: Wire | str = Wire.FULL,
-        feedback: ErrorFeedback | None = None,
-        pipeline: bool | None = None,
-    ) -> Call[Array]:
-        """As a Communicator's, over all workers of all machines; `pipeline` in place of that of `join`.
-
-        Of float32 with the bits that a switch would give which summed all workers at once; 16-bit types,
-        and a `wire` of 16 bits, are rounded once more for each machine. Error feedback is a UsageError.
-        """
-        source, reduction = reducible(array, op)
-        width = wire_of(wire, source.dtype, reduction, feedback)
-        if feedback is not None:
-            raise UsageError("error feedback is for jobs with one GPU a machine: leave it out")
-        result = result_array(out, source)
-        what = f"all_reduce({reduction.name}) of {source.size} {name_of(source.dtype)}"
-        if width is Wire.HALF:
-            what += " over 16 bits"
-
-        def run(call: Call[Array]) -> Array:
-            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, width)
-            return result
-
-        made = self._call(what, Kind.ALL_REDUCE, source, strategy, run, reduction=reduction)
-        made = replace(made, place=source if np.shares_memory(source, result) else None)
-        return made if pipeline is None else replace(made, pipeline=pipeline)
-
-    def _reduce(
-        self,
-        array: Array,
-        root: int = 0,
-        op: Reduction | str = Reduction.SUM,
-        *,
-        strategy: Strategy | str | None = None,
-    ) -> Call[Array | None]:
-        """As `all_reduce`, but only `root` gets the result; the others get None."""
-        member = self._member(root)
-        source, reduction = reducible(array, op)
-        what = f"reduce({reduction.name}) of {source.size} {name_of(source.dtype)} to rank {member}"
-
-        def run(call: Call[Array | None]) -> Array | None:
-            self._require_alive(member, what)
-            result = np.empty_like(source)
-            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
-            return result if self._who.rank == member else None
-
-        return self._call(what, Kind.REDUCE, source, strategy, run, root=member, reduction=reduction)
-
-    def _broadcast(
-        self,
-        array: Array,
-        root: int = 0,
-        *,
-        out: Array | None = None,
-        strategy: Strategy | str | None = None,
-    ) -> Call[Array]:
-        """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
-        member = self._member(root)
-        source = contiguous(array)
-        result = result_array(out, source)
-        what = f"broadcast of {source.size} {source.dtype} from rank {member}"
-
-        def run(call: Call[Array]) -> Array:
-            self._require_alive(member, what)
-            # Each GPU of the root's machine gives its plane a share: zeros from all others make it a sum.
-            words = np.zeros(-(-source.nbytes // _WORD), np.int32)
-            if self._who.rank == member:
-                words.view(np.uint8)[: source.nbytes] = source.reshape(-1).view(np.uint8)
-            self._run(call, sums.integers(words, average_of=1), words, words)
-            result.reshape(-1).view(np.uint8)[...] = words.view(np.uint8)[: source.nbytes]
-            return result
-
-        return self._call(what, Kind.BROADCAST, source, strategy, run, root=member)
-
-    def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Call[Array]:
-        """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
-        source = contiguous(array)
-
-        def run(call: Call[Array]) -> Array:
-            rows = self._rows(call, source.reshape(-1).view(np.uint8))
-            return rows.view(source.dtype).reshape((self._world.size, *source.shape))
-
-        return self._call(
-            f"all_gather of {source.size} {source.dtype}", Kind.ALL_GATHER, source, strategy, run
-        )
-
-    def _reduce_scatter(
-        self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
-    ) -> Call[Array]:
-        """Rank r's part of the reduction: rows r * k to (r + 1) * k of world_size * k rows."""
-        source, reduction = reducible(array, op)
-        require_rows_for(self.world_size, source.shape)
-
-        def run(call: Call[Array]) -> Array:
-            rank = self._world.rank
-            try:
-                rows = require_rows_for(self._world.size, source.shape)
-            except UsageError as error:
-                raise _RefusedError(str(error)) from error
-            result: Array = np.empty_like(source)
-            self._reduce_into(call, source.reshape(-1), result.reshape(-1), reduction, Wire.FULL)
-            part: Array = result[rank * rows : (rank + 1) * rows].copy()
-            return part
-
-        what = f"reduce_scatter({reduction.name}) of {source.size} {source.dtype}"
-        return self._call(what, Kind.REDUCE_SCATTER, source, strategy, run, reduction=reduction)
-
-    def _barrier(self) -> Call[None]:
-        """Return when all ranks have called it."""
-        ones = np.ones(1, np.int32)
-
-        def run(call: Call[None]) -> None:
-            self._together(call, b"")
-            self._in_plane(call, ones, Reduction.SUM).result()
-            self._together(call, b"")
-
-        return self._call("barrier", Kind.BARRIER, ones, None, run)
-
-    all_reduce = collective(_all_reduce)
-    reduce = collective(_reduce)
-    broadcast = collective(_broadcast)
-    all_gather = collective(_all_gather)
-    reduce_scatter = collective(_reduce_scatter)
-    barrier = collective(_barrier)
-
     # The end
 
     def leave(self, *, timeout_s: float = 60.0) -> None:
-        """Finish what is queued, wait until all workers leave, and close. Idempotent."""
         if self._left:
             return
-        self._require_other_thread("leave")
+        self._turns.require_other_thread("leave")
         self._left = True
         try:
-            self._order.shutdown(wait=True)
-            self._gathering.shutdown(wait=True)
+            self._turns.close()
+            self._raise_unheard()
+            if self.failure is None:
+                self._catch_up(self._called)
+            self._on.gathering.shutdown(wait=True)
             self._meeting.leave(self._called)
             self.plane.leave(timeout_s=timeout_s)
         except BaseException as error:
@@ -477,43 +341,66 @@ class MachineCommunicator(Communicator):
             self._meeting.close()
 
     def abort(self, reason: str) -> None:
-        """End the job for everybody, with `reason`; waiting collectives raise. Then close."""
         self._fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
         self.leave()
 
     # Running
 
-    def _later(self, call: Call[T]) -> Future[T]:
+    def _call_of(self, wanted: Wanted[Any]) -> Call:
+        if wanted.feedback is not None:
+            raise UsageError("error feedback is for jobs with one GPU a machine: leave it out")
+        source, ready = wanted.source, self.ready
+        pipeline = self._pipeline if wanted.pipeline is None else wanted.pipeline
+        named = signature(wanted.kind, wanted.root or 0, wanted.reduction, source.dtype, source.size)
+        settings = (
+            *(wanted.kind.name, wanted.reduction.name, wanted.root, described(source.dtype), source.size),
+            *(wanted.strategy.value, wanted.wire.value, pipeline),
+            *(ready.path_mtu, ready.message_packets, self._who.world_size, self.plane.is_in_elastic_gang),
+        )
+        what = wanted.what
+        if wanted.strategy is not Strategy.AUTO:
+            what += f" ({wanted.strategy.value})"
+        if wanted.pipeline is not None:
+            what += f" {'with' if pipeline else 'without'} a pipeline"
+        asked = Asked(
+            what,
+            hashlib.sha256(repr(settings).encode()).digest(),
+            root=wanted.root,
+            rows=(*source.shape, 0)[0] if wanted.kind is Kind.REDUCE_SCATTER else None,
+            strict=wanted.strategy is Strategy.IN_NETWORK,
+        )
+        return Call(wanted, asked, named, pipeline)
+
+    def _admit(self, call: Call | _CatchUp) -> int:
         self._require_no_failure(call.what)
         if self._left:
             raise CommunicatorClosedError(f"{call.what}: this communicator has left its job; join again")
-        self._called += 1
-        return self._order.submit(self._to_its_end, call)
+        number = self._called
+        if isinstance(call, Call):
+            self.plane.warn_of_ring(stacklevel=5)  # _admit, the turn's two, the front's method, the user
+            self._called += 1
+            self.plane.gang_called(self._called)
+        return number
 
-    def _now(self, call: Call[T]) -> T:
-        self._require_other_thread(call.what)
-        future = self._later(call)
-        try:
-            return future.result()
-        except BaseException as error:
-            if not future.done():  # an interrupt of this thread: nothing may use the arrays any more
-                self._fail(error)
-                if not future.cancel():
-                    wait([future])
-            raise
+    def _cancelled(self, number: int) -> None:
+        """The mates have to hear of it, also if no other call is made."""
+        with suppress(CommunicatorError):
+            self._turns.later(_CATCH_UP)
 
-    def _to_its_end(self, call: Call[T]) -> T:
+    def _perform(self, call: Call | _CatchUp, number: int) -> Any:
         self._require_no_failure(call.what)
         self._what, started, ringed = call.what, time.monotonic(), self.plane.statistics().ring
-        is_elastic = self.plane.is_in_elastic_gang and not call.is_empty
-        if call.is_empty:
-            self._world = self._world_of(self.plane.members, self.plane.rank)
         try:
-            result = self._through_renewals(call) if is_elastic else call.run(call)
+            self._catch_up(number)
+            if not isinstance(call, Call):
+                return None
+            result = self._through(call.asked, call)
         except _RefusedError as error:  # by all alike
-            raise UsageError(str(error)) from error
+            raise UsageError(str(error)) from None
         except CommunicatorError as error:
             first = self._meeting.failure or self._of_all(error)  # what came of it is no news
+            if not isinstance(call, Call):
+                self._unheard = first
             self._fail(first)
             raise first from error
         except BaseException as error:
@@ -523,57 +410,113 @@ class MachineCommunicator(Communicator):
         self._tally.add(taken, switched=None, seconds=time.monotonic() - started)
         return result
 
-    def _through_renewals(self, call: Call[T]) -> T:
-        """Run a collective of an elastic job, again where a renewal begins it anew."""
-        kept = None if call.place is None else call.place.copy()
-        while True:
-            renewal, view = self._gate.wait(
-                self._gang_collective, self.plane.begins_gang_collective, call.what
-            )
-            self._world, self._gang_renewal = self._world_of(view.members, view.rank), renewal
-            refused: _RefusedError | None = None
-            try:
-                try:
-                    result = call.run(replace(call, gang_renewal=renewal))
-                except _RefusedError as error:
-                    refused = error
-                self.plane.finish_gang_collective(renewal, call.what)
-            except BegunAnewError:
-                wait(self._under_way)
-                if kept is not None and call.place is not None:
-                    call.place[...] = kept
-                continue
-            finally:
-                self._under_way.clear()
-            self._gang_collective = (self._gang_collective + 1) % NUMBERS
-            if refused is not None:
-                raise refused
-            return result
+    def _catch_up(self, number: int) -> None:
+        """Take the steps of calls that were cancelled."""
+        while self._gang.step < number:
+            self._through(CANCELLED, None)
 
-    def _world_of(self, machines: tuple[int, ...], rank: int) -> _World:
-        """Of the machines, by rank as they joined, of which this one has that rank."""
+    def _through(self, asked: Asked, call: Call | None) -> Any:
+        """Take one step: as its gang decides, and again where a renewal begins it anew."""
+        gang, result = self._gang, None
+        kept = None
+        if call is not None and gang.is_elastic and call.wanted.is_in_place:
+            kept = call.wanted.source.copy()
+        gang.begin(asked, self._lanes, self._place())
+        while True:
+            try:
+                match self._next():
+                    case Ask(start):
+                        gang.found_way(self._running(call, start).way())
+                    case Start() as start:
+                        for lane, behind in zip((self._on.lane, self._on.results), start.lanes, strict=True):
+                            lane.go_on_from(behind)
+                        result = self._running(call, start).run()
+                        gang.has_result()
+                    case Finish(renewal):
+                        self.plane.finish_gang_collective(renewal, asked.what)
+                        gang.finished()
+                    case Return(refused):
+                        self._on.under_way.clear()
+                        if refused is not None:
+                            raise _RefusedError(refused)
+                        return result
+                    case Differ(reason):
+                        raise MismatchError(reason)
+            except BegunAnewError:
+                wait(self._on.under_way)
+                self._on.under_way.clear()
+                if kept is not None and call is not None:
+                    call.wanted.source[...] = kept
+                gang.dropped(self._lanes, self._place())
+
+    def _next(self) -> Action:
+        """Let the gang hear of its mates and the plane until it wants something that takes time."""
+        gang, meeting, began = self._gang, self._meeting, time.monotonic()
+        while True:
+            for action in gang.actions():
+                if not isinstance(action, Tell):
+                    self._waits_for = ()
+                    return action
+                self._board.tell(action.notice)
+            if meeting.failure is not None:
+                raise meeting.failure
+            late = gang.late
+            left = {mate: meeting.left[mate] for mate in late if mate in meeting.left}
+            news = {mate: self._board.news(mate) for mate in range(gang.size) if mate != gang.local_rank}
+            for mate, notice in news.items():
+                if notice is not None:
+                    gang.heard(mate, notice)
+            for mate, calls in left.items():  # who has left had said all that it had to say
+                gang.left(mate, calls)
+            if gang.is_elastic:
+                self._look_at_plane()
+            if any(news.values()) or left or not late:
+                continue
+            self._board.wait(late[0])
+            if (seconds := time.monotonic() - began) > _SOON_S:
+                self._waits_for = late
+                self._stalled(seconds, list(late))
+
+    def _look_at_plane(self) -> None:
+        """A renewal may be over, or begin anew what waits for mates."""
+        match self._gang.stage:
+            case Stage.MEETING:
+                self._gang.stands(self._place())
+            case Stage.AGREEING:
+                self._require_not_begun_anew()
+
+    def _running(self, call: Call | None, start: Start) -> Running:
+        assert call is not None
+        self._renewal = start.renewal
+        named = replace(call.signature, root=start.root, step=self._gang.step % NUMBERS)
+        return Running(self._on, call.wanted, named, start, pipeline=call.pipeline)
+
+    @property
+    def _lanes(self) -> tuple[int, ...]:
+        return self._on.lane.step, self._on.results.step
+
+    def _place(self) -> Place:
+        if not self._gang.is_elastic:
+            world = self._world_of(self.plane.view_at(0))
+            return Place(0, world, world)
+        renewal, view, seen = self.plane.begins_gang_collective(self._gang.step)
+        return Place(renewal, self._world_of(view), self._world_of(seen))
+
+    def _world_of(self, view: View) -> World:
+        """The workers of a plane's machines."""
         size = self.machine.size
-        members = tuple(machine * size + gpu for machine in machines for gpu in range(size))
-        return _World(rank * size + self.machine.rank, len(members), members)
+        members = tuple(machine * size + gpu for machine in view.members for gpu in range(size))
+        return World(view.rank * size + self.machine.rank, members)
 
     def _require_not_begun_anew(self) -> None:
-        if self.plane.is_begun_anew(self._gang_renewal):
+        if self.plane.is_begun_anew(self._renewal):
             raise BegunAnewError(self._what)
-
-    def _require_alive(self, member: int, what: str) -> None:
-        if member not in self._world.members:
-            raise _RefusedError(f"{what}: the worker that was the root has died")
-
-    def _member(self, root: int) -> int:
-        """The worker with this rank now, by the rank it joined with; later another may have it."""
-        members = self.members
-        require_root(root, len(members))
-        return members[root]
 
     def _fail(self, error: BaseException, reason: str | None = None) -> None:
         """No collective runs after this; the job ends for everybody."""
         if self._failure is None:
             self._failure = error
+        self._turns.stop()
         why = reason or f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
         self._meeting.fail(error if isinstance(error, CommunicatorError) and not reason else why)
         self._end_plane(error, why)
@@ -614,6 +557,7 @@ class MachineCommunicator(Communicator):
         return told
 
     def _require_no_failure(self, what: str) -> None:
+        self._raise_unheard()
         failure = self._meeting.failure
         if self._failure is not None and (failure is None or failure is self._failure):
             raise CommunicatorClosedError(
@@ -623,245 +567,20 @@ class MachineCommunicator(Communicator):
         if failure is not None:
             raise failure.with_traceback(None)
 
-    def _note_thread(self) -> None:
-        self._queue_thread = threading.get_ident()
-
-    def _require_other_thread(self, what: str) -> None:
-        if threading.get_ident() == self._queue_thread:
-            raise UsageError(
-                f"{what}: called in a future's callback, where it would wait for itself: call it "
-                "in another thread, or a collective with async_op=True"
-            )
+    def _raise_unheard(self) -> None:
+        if (unheard := self._unheard) is not None:
+            self._unheard = None
+            raise unheard
 
     def _stalled(self, seconds: float, local_ranks: list[int]) -> None:
         limit = _NOTICE_S if self._timeout_s is None else self._timeout_s
         if seconds < limit:
             return
-        first = self.rank - self.machine.rank
-        late = ", ".join(f"GPU {rank} (rank {first + rank})" for rank in local_ranks)
-        stall = f"{self._what}: {late} of this machine has come no further for {limit:g} s"
+        late = ", ".join(f"GPU {gpu} (rank {self.rank - self.machine.rank + gpu})" for gpu in local_ranks)
+        stall = f"{self._what}: {late} of this machine has come no further for {seconds:.0f} s"
         if self._timeout_s is not None:
             raise CollectiveTimeoutError(stall)
-        warnings.warn(f"{stall}; waiting on, as no timeout_s is set", RuntimeWarning, stacklevel=2)
-
-    def _call(
-        self,
-        what: str,
-        kind: Kind,
-        array: Array,
-        strategy: Strategy | str | None,
-        run: Callable[[Call[T]], T],
-        *,
-        root: int = 0,
-        reduction: Reduction = Reduction.NONE,
-    ) -> Call[T]:
-        said = self.strategy if strategy is None else strategy_of(strategy)
-        wanted = by_switch_or_ring(said, array.dtype, reduction)
-        if wanted is Strategy.IN_NETWORK and self.mode is Mode.RING:
-            raise UsageError(
-                f"in-network was asked for, but no switch aggregates for this job: {self.mode_reason}"
-            )
-        called = signature(kind, root, reduction, array.dtype, array.size)
-        return Call(what, called, wanted, self._pipeline, run, is_empty=array.size == 0)
-
-    # Sums
-
-    def _reduce_into(self, call: Call[Any], array: Array, out: Array, op: Reduction, wire: Wire) -> None:
-        """Leave the reduction of all workers' flat `array` in `out`, which may be the same."""
-        divisor = self._world.size if op is Reduction.AVG else 1
-        if not of_switches(array.dtype, op):
-            self._run(call, sums.in_the_type(array, op, divisor=divisor), array, out)
-        elif op in (Reduction.MAX, Reduction.MIN):
-            self._run(call, sums.extremes(array, op), array, out)
-        elif array.dtype == np.int32:
-            self._run(call, sums.integers(array, average_of=divisor), array, out)
-        elif self._world.size * array.nbytes <= SMALL_BYTES:
-            padded = np.zeros(-(-array.nbytes // _WORD) * _WORD, np.uint8)
-            padded[: array.nbytes] = array.view(np.uint8)
-            sum_rows(self._rows(call, padded).view(np.int32), out, divisor=divisor)
-        elif wire.halves(array.dtype):
-            self._run(call, sums.halves(array, divisor=divisor), array, out)
-        else:
-            self._in_fixed_point(call, array, out, divisor)
-
-    def _in_fixed_point(self, call: Call[Any], array: Array, out: Array, divisor: int) -> None:
-        starts = sums.block_starts(array.size, self._blocks)
-        agreed = self._agree(call, sums.exponents(array, starts))
-        apart = sums.special(starts, agreed, array.size)
-        rare = array[apart] if apart.any() else None  # before `out` is written, which may be `array`
-        form = sums.fixed_point(array, starts, agreed, workers=self._world.size, divisor=divisor)
-        self._run(call, form, array, out, starts=starts.tobytes())
-        if rare is not None:
-            rows = self._rows(call, rare.view(np.uint8)).view(array.dtype)
-            out[apart] = sums.by_ring(rows, divisor=divisor)
-            self._tally.non_finite_fallbacks += 1
-
-    def _agree(self, call: Call[Any], own: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
-        """The largest of all workers' bytes, one by one."""
-        found = np.empty_like(own)
-
-        def merge(rows: list[Any], where: slice) -> Array:
-            largest: Array = np.maximum.reduce(rows)
-            return largest.astype(np.float16)  # in which a byte is exact, and takes two bytes on the wire
-
-        def fill(where: slice, target: Any) -> None:
-            target[:] = own[where]
-
-        def finish(largest: Array, where: slice, target: Any) -> None:
-            target[:] = largest.astype(np.uint8)
-
-        form = Form(width=1, op=Reduction.MAX, fill=fill, merge=merge, finish=finish)
-        self._run(call, form, own, found)
-        return found
-
-    def _run(self, call: Call[Any], form: Form, array: Array, out: Array, *, starts: bytes = b"") -> None:
-        """One sum: pieces at the same time, or, without a pipeline, one way after the other."""
-        piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
-        if starts:
-            piece_elements -= self._blocks.block_elements  # pieces end where blocks do
-        # Alike without a pipeline: so workers that say differently what they want still take the same steps.
-        pieces = pieces_of(out.size, self.machine.size, piece_elements, starts)
-        if not call.pipeline or len(pieces) == 1:
-            shares = [share for _, share in self._add_up(call, form, pieces)]
-            whole = np.concatenate(shares) if shares else np.empty(0, np.int32)
-            total = self._in_plane(call, whole, form.op, form).result() if whole.size else whole
-            ends = np.cumsum([share.size for share in shares[:-1]], dtype=np.int64)
-            self._gather(call, form, zip(pieces, np.split(total, ends) if pieces else (), strict=True), out)
-            return
-        results: queue.SimpleQueue[tuple[Piece, Future[Array] | None] | None] = queue.SimpleQueue()
-
-        def parts() -> Iterator[tuple[Piece, Array]]:
-            while (item := results.get()) is not None:
-                piece, future = item
-                yield piece, np.empty(0, np.int32) if future is None else future.result()
-
-        def gather() -> None:
-            try:
-                self._gather(call, form, parts(), out)
-            except BegunAnewError:
-                raise
-            except BaseException as error:
-                self._fail(error)  # who adds up waits for slots that nobody will read
-                raise
-
-        gathered = self._gathering.submit(gather)
-        try:
-            for piece, share in self._add_up(call, form, pieces):
-                future = self._in_plane(call, share, form.op, form) if share.size else None
-                results.put((piece, future))
-        finally:
-            results.put(None)
-            wait([gathered])
-        gathered.result()
-
-    def _add_up(self, call: Call[Any], form: Form, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, Array]]:
-        """Put our numbers of each piece where the others read them, and add up our share of all."""
-        local, others, width = self.machine.rank, self.machine.size - 1, form.width
-
-        def fill(piece: Piece, slot: Bytes) -> None:
-            form.fill(slice(piece.start, piece.end), slot[: (piece.end - piece.start) * width])
-
-        def received(piece: Piece) -> int:
-            mine = piece.share(local)
-            return int(others * (mine.stop - mine.start) * width)
-
-        steps = self._lane.carry(pieces, call.what, self.machine.pace, fill=fill, received=received)
-        for piece, slots in steps:
-            mine = piece.part(local)
-            rows = [slot[mine.start * width : mine.stop * width] for slot in slots]
-            yield piece, form.merge(rows, piece.share(local))
-
-    def _gather(self, call: Call[Any], form: Form, parts: Iterable[tuple[Piece, Array]], out: Array) -> None:
-        """Put our share's result of each piece where the others read it, and take theirs."""
-        local, width, into = self.machine.rank, out.itemsize, out.view(np.uint8)
-
-        def fill(step: tuple[Piece, Array], slot: Bytes) -> None:
-            piece, part = step
-            mine = piece.share(local)
-            if part.size:
-                form.finish(part, mine, slot[: (mine.stop - mine.start) * width])
-
-        def received(step: tuple[Piece, Array]) -> int:
-            piece, _ = step
-            mine = piece.share(local)
-            return int((piece.end - piece.start - (mine.stop - mine.start)) * width)
-
-        steps = self._results.carry(parts, call.what, self.machine.pace, fill=fill, received=received)
-        for (piece, _), slots in steps:
-            for rank, slot in enumerate(slots):
-                share = piece.share(rank)
-                into[share.start * width : share.stop * width] = slot[: (share.stop - share.start) * width]
-
-    def _in_plane(
-        self, call: Call[Any], array: Array, op: Reduction, form: Form | None = None
-    ) -> Future[Array]:
-        """The plane's all-reduce of this; its messages say what the user has called."""
-        result = np.empty_like(array)
-        wire = Wire.FULL if form is None else form.wire
-        narrow = None if form is None else form.by_ring
-
-        def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
-            named = replace(plane_call, wire=wire, signature=call.signature)
-            if narrow is not None and strategy is Strategy.RING:
-                with np.errstate(over="ignore"):
-                    halves = array.astype(narrow)
-                yield from ring.all_reduce(named, halves, halves)
-                result[...] = halves
-            else:
-                yield from algorithm_of(strategy).all_reduce(named, array, result)
-
-        return self._submit(call, Kind.ALL_REDUCE, array, result, steps, op)
-
-    def _submit(
-        self,
-        call: Call[Any],
-        kind: Kind,
-        array: Array,
-        result: Array,
-        steps: Callable[[PlaneCall, Strategy], Steps[Any]],
-        op: Reduction = Reduction.NONE,
-    ) -> Future[Array]:
-        how: Any = {"strategy": call.strategy, "reduction": op, "gang_renewal": call.gang_renewal}
-        future = self.plane.submit(call.what, kind, array, result, steps, **how)
-        if self.plane.is_in_elastic_gang:
-            self._under_way.append(future)
-        return future
-
-    def _rows(self, call: Call[Any], data: Any) -> Array:
-        """All workers' bytes, by rank: (world_size, data.size)."""
-        self._together(call, b"")  # who has called something else hears it before planes wait for each other
-        machines = self._world.size // self.machine.size
-        planes_rows = np.empty((machines, data.size), np.uint8)
-        if data.size:
-            planes_rows = self._gather_in_plane(call, data)
-        flat = planes_rows.reshape(-1)
-        everybody = np.empty((self.machine.size, flat.size), np.uint8)
-        for start in range(0, flat.size, SLOT_BYTES):
-            part = flat[start : start + SLOT_BYTES]
-            for rank, row in enumerate(self._together(call, part)):
-                everybody[rank, start : start + part.size] = row
-        by_rank = everybody.reshape(self.machine.size, machines, data.size).transpose(1, 0, 2)
-        return np.ascontiguousarray(by_rank).reshape(self._world.size, data.size)
-
-    def _gather_in_plane(self, call: Call[Any], data: Any) -> Array:
-        machines = self._world.size // self.machine.size
-        result = np.empty((machines, data.size), np.uint8)
-        flat = result.reshape(-1)
-
-        def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
-            named = replace(plane_call, signature=call.signature)
-            program: Steps[Any] = algorithm_of(strategy).all_gather(named, data, flat)
-            return program
-
-        self._submit(call, Kind.ALL_GATHER, data, result, steps).result()
-        return result
-
-    def _together(self, call: Call[Any], data: Any) -> list[Array]:
-        """The bytes of all of the machine's workers, of which all have as many; at most a slot."""
-        own = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
-        self._lane.slot()[: own.size] = own
-        self._lane.post(call.what)
-        rows = [row[: own.size].copy() for row in self._lane.rows()]
-        self.machine.pace.take((self.machine.size - 1) * own.size)
-        self._lane.release()
-        return rows
+        notice = self._what, int(seconds // _NOTICE_S)
+        if notice != self._noticed:
+            self._noticed = notice
+            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)

@@ -91,6 +91,11 @@ class Kind(IntEnum):
     REPAIR = 7  # a renewal's: the result of a collective that was cut, from who has it
 
 
+def kind_and_root(kind: int, root: int) -> tuple[int, int]:
+    """Return the header's bytes for them: the high four of a root's 12 bits share the kind's byte."""
+    return kind | root >> 8 << 4, root & 0xFF
+
+
 class Stage(IntEnum):
     """What a message is to its collective, and so how that travels; compared as `Kind` is."""
 
@@ -156,8 +161,7 @@ class AggregationHeader:
             self.element_type,
             self.packets,
             self.reduction,
-            self.kind,
-            self.root,
+            *kind_and_root(self.kind, self.root),
             self.stage,
             self.elements,
             self.collective,
@@ -173,6 +177,7 @@ class AggregationHeader:
             )
         magic, version, flags, job, generation, message, rank, *rest = _LAYOUT.unpack_from(chunk)
         op, element_type, packets, reduction, kind, root, stage, elements, collective, tensor_elements = rest
+        kind, root = kind & 0xF, root | kind >> 4 << 8
         if magic != MAGIC:
             raise NotAnAggregationHeader(f"magic is 0x{magic:08x}, not 0x{MAGIC:08x}")
         if version != VERSION:

@@ -24,9 +24,9 @@ from typing import Any, Final, TypeAlias, cast
 import torch
 import torch.distributed as dist
 
-from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorError, UsageError
+from host_agent.front import Collectives
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.wire.aggregation import Reduction
 from p4reduce import torch_environment as environment
@@ -112,7 +112,7 @@ class Group:
         name: str,
         ranks: Sequence[int],
         options: Options,
-        join: Callable[..., Communicator] = MachineCommunicator.join,
+        join: Callable[..., Collectives] = MachineCommunicator.join,
     ) -> None:
         self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
         self.options, self.store = options, store
@@ -147,7 +147,7 @@ class Group:
             self._line.begin(min(_ALL_HERE_S, timeout.total_seconds()))
 
     @property
-    def communicator(self) -> Communicator | None:
+    def communicator(self) -> Collectives | None:
         """The job's, while it is joined: its counters and statistics."""
         return self._line.communicator
 
@@ -396,9 +396,9 @@ class Group:
         self._under_way.add(work)
         return work
 
-    def _joined(self, timeout_s: float) -> Communicator:
+    def _joined(self, timeout_s: float) -> Collectives:
         if self.size == 1:
-            return cast("Communicator", Alone())
+            return cast("Collectives", Alone())
         options, gpus = self.options, self._gpus_per_host()
         communicator = self._join(
             self.controller,

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from host_agent.communicator import Communicator
 from host_agent.errors import CollectiveTimeoutError, CommunicatorError, UsageError
+from host_agent.front import Collectives
 
-Call: TypeAlias = Callable[[Communicator], "Future[Any]"]
+Call: TypeAlias = Callable[[Collectives], "Future[Any]"]
 Ready: TypeAlias = Callable[[], None]
 
 
@@ -41,21 +41,21 @@ class Line:
     def __init__(
         self,
         name: str,
-        join: Callable[[float], Communicator],
+        join: Callable[[float], Collectives],
         *,
         timeout_s: float,
         lost: Callable[[], CommunicatorError | None] = lambda: None,
     ) -> None:
         self._name, self._join, self._timeout_s, self._lost = name, join, timeout_s, lost
         self._changed = threading.Condition()
-        self._communicator: Communicator | None = None
+        self._communicator: Collectives | None = None
         self._waiting: deque[_Waiting] = deque()  # the first of them is being made
         self._runs = self._stays = self._is_joining = False
         self._over: CommunicatorError | None = None
         self._pid = os.getpid()
 
     @property
-    def communicator(self) -> Communicator | None:
+    def communicator(self) -> Collectives | None:
         """The job's, while it is joined."""
         return self._communicator
 
@@ -93,7 +93,7 @@ class Line:
             self._changed.notify_all()
             return future
 
-    def end(self, why: str, end: Callable[[Communicator], None]) -> None:
+    def end(self, why: str, end: Callable[[Collectives], None]) -> None:
         """No call is made after this. Idempotent."""
         with self._changed:
             communicator, self._communicator = self._communicator, None
@@ -118,7 +118,7 @@ class Line:
             with self._changed:
                 self._waiting.popleft()
 
-    def _joined(self) -> Communicator:
+    def _joined(self) -> Collectives:
         began, joined = time.monotonic(), threading.Event()
         threading.Thread(target=self._look, args=(joined,), name="p4reduce-look", daemon=True).start()
         try:
@@ -161,7 +161,7 @@ class Line:
             one.future.set_exception(error)
 
 
-def _make(waiting: _Waiting, communicator: Communicator) -> None:
+def _make(waiting: _Waiting, communicator: Collectives) -> None:
     """The call's own future is followed."""
     future = waiting.future
 

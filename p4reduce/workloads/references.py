@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from host_agent.arguments import of_switches
 from host_agent.collectives.plan import SMALL_BYTES, Strategy, Wire, ring_parts
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.quantisation import Blocks, block_sum, divide, round_once
 from host_agent.wire.aggregation import Reduction
@@ -94,7 +94,7 @@ class Ringed:
 
 
 def of_the_job(
-    communicator: Communicator,
+    communicator: Collectives,
     strategy: Strategy,
     racks: Racks,
     dtype: np.dtype[Any],

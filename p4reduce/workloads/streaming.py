@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.tensors import Array, tensor
 
@@ -22,7 +22,7 @@ _INT32 = np.dtype(np.int32)
 
 
 def stream(
-    communicator: Communicator, *, elements: int, seed: int, directory: str, pause_s: float = 0.0
+    communicator: Collectives, *, elements: int, seed: int, directory: str, pause_s: float = 0.0
 ) -> dict[str, Any]:
     """Add up until there is a file `stop` in the directory; how far it is is told in one of the rank's.
 

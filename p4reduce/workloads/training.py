@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Wire
-from host_agent.communicator import Communicator
 from host_agent.error_feedback import ErrorFeedback
+from host_agent.front import Collectives
 from host_agent.quantisation import error_bound, round_once
 from p4reduce.workloads.digits import Descent, Floats, Network, load
 from p4reduce.workloads.tensors import digest, dtype_of
@@ -47,7 +47,7 @@ class Reference:
 
 
 def train(
-    communicator: Communicator,
+    communicator: Collectives,
     *,
     steps: int,
     seed: int,

@@ -22,8 +22,8 @@ import numpy as np
 
 from controller.api.messages import Mode
 from host_agent.collectives.plan import Strategy, Wire
-from host_agent.communicator import Communicator
 from host_agent.errors import CommunicatorError
+from host_agent.front import Collectives
 from host_agent.machine.communicator import MachineCommunicator
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.references import Racks, of_the_job
@@ -48,7 +48,7 @@ class Worker:
     """One rank: at most one communicator at a time, and what strategies have opened beside it."""
 
     def __init__(self) -> None:
-        self._communicator: Communicator | None = None
+        self._communicator: Collectives | None = None
         self._reducers: dict[str, Reducer] = {}
         self._player = Player()
 
@@ -207,7 +207,7 @@ class Worker:
             raise WorkloadError(f"strategy {strategy} is not open on this worker")
         return self._reducers[strategy]
 
-    def _joined(self) -> Communicator:
+    def _joined(self) -> Collectives:
         if self._communicator is None:
             raise WorkloadError("this worker has not joined a job")
         return self._communicator

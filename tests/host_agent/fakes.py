@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.api.messages import (
     Abort,
@@ -40,6 +40,7 @@ from controller.jobs.effects import Tell
 from controller.jobs.job import Job
 from controller.jobs.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from host_agent.membership import Answer, Request, error_of
 from host_agent.runner import Alone, Link
 from host_agent.transport import (
@@ -57,6 +58,7 @@ from p4reduce.simulation.faults.schedule import Rates
 from p4reduce.simulation.rack import GENERATION, JOB, configs
 from tests.host_agent.rack import Simulation
 
+C = TypeVar("C", bound=Collectives)
 _TICK_S = 0.25
 ALL_NAMES_S = 3.0  # how long a worker has to say what it has called
 
@@ -354,7 +356,7 @@ def ready_of(
     )
 
 
-def on_all(communicators: Sequence[Communicator], work: Callable[[Communicator], Any]) -> list[Any]:
+def on_all(communicators: Sequence[C], work: Callable[[C], Any]) -> list[Any]:
     """In a thread for each: what it returned, or the exception it raised."""
     results: list[Any] = [None] * len(communicators)
 

@@ -72,7 +72,7 @@ CUT, CUT_AGAIN = Cut(RENEW.reason, planned=False), Cut(AGAIN.reason, planned=Fal
 
 
 def renewing(number: int, collective: int = 0) -> Say:
-    return Say(Renewing(renewal=number, collective=collective, **FRESH))
+    return Say(Renewing(renewal=number, collective=collective, called=0, **FRESH))
 
 
 def renewed(number: int, collective: int = 0, *, holder: int | None = None, dead: bool = False) -> Renewed:

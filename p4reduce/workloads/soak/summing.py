@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Strategy
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from p4reduce.workloads.errors import VerificationError
 from p4reduce.workloads.tensors import check, digest, dtype_of, operation_of, tensor
 
@@ -19,7 +19,7 @@ _MOST_MISSING = 3
 
 
 def run_cases(
-    communicator: Communicator, *, identity: int, members: Sequence[int], cases: Sequence[dict[str, Any]]
+    communicator: Collectives, *, identity: int, members: Sequence[int], cases: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run `cases`, as identity `identity` (the rank in the beginning) of `members`, those that were alive.
 
@@ -84,7 +84,7 @@ def _right(result: Array, ranks: Sequence[int], case: dict[str, Any]) -> bool:
 
 
 def _other(
-    communicator: Communicator,
+    communicator: Collectives,
     source: Array,
     members: Sequence[int],
     case: dict[str, Any],

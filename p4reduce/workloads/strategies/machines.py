@@ -46,7 +46,7 @@ class OnMachines(QueuedReducer):
         slot = self._lane.slot()
         if piece is not None:
             slot[: piece.nbytes] = piece.view(np.uint8)
-        self._lane.post("")
+        self._lane.post()
 
     def _of(self, local_rank: int, like: Array) -> Array:
         """What a GPU has posted in this step, as long as `like`, at the channel's rate."""

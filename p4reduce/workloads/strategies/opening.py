@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Strategy, Wire
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from host_agent.machine.communicator import MachineCommunicator
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.references import Racks, Reference, of_the_job
@@ -30,7 +30,7 @@ class JobReducer:
     """
 
     def __init__(
-        self, communicator: Communicator, strategy: Strategy, wire: Wire = Wire.FULL, **how: Any
+        self, communicator: Collectives, strategy: Strategy, wire: Wire = Wire.FULL, **how: Any
     ) -> None:
         self.rank = communicator.rank
         self.world_size = communicator.world_size
@@ -63,7 +63,7 @@ class JobReducer:
 
 
 def open_reducer(
-    strategy: str, communicator: Communicator, *, controller: str, job: str, meeting_place: str
+    strategy: str, communicator: Collectives, *, controller: str, job: str, meeting_place: str
 ) -> Reducer:
     """Connect for `strategy`; all ranks call it. `job` is a prefix that nobody else uses."""
     rank, size = communicator.rank, communicator.world_size

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives.plan import Strategy
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from p4reduce.workloads.references import Racks, Reference, of_the_job
 from p4reduce.workloads.strategies.pairs import PairsReducer
 from p4reduce.workloads.strategies.queued import QueuedReducer
@@ -74,7 +74,7 @@ class ParameterServer(PairsReducer):
 class SwitchedParameterServer(QueuedReducer):
     """Over a job's own connections. Leaving the job is up to whoever joined it."""
 
-    def __init__(self, communicator: Communicator) -> None:
+    def __init__(self, communicator: Collectives) -> None:
         super().__init__(rank=communicator.rank, world_size=communicator.world_size)
         self._communicator = communicator
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.api.messages import Gang, Mode
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from host_agent.machine.channel import REGION_BYTES
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.machine.meeting import Meeting, Who, meet
@@ -78,7 +78,7 @@ class Machines:
             for rank, meeting in enumerate(self.meetings)
         ]
 
-    def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
+    def run(self, work: Callable[[Collectives], Any]) -> list[Any]:
         """`work` on every rank; what each returned, or the exception it raised."""
         return on_all(self.communicators, work)
 

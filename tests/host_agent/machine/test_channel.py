@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from host_agent.errors import MismatchError
-from host_agent.machine.channel import Bytes, Lane, Pace, sum_words
+from host_agent.machine.channel import Board, Bytes, Lane, Pace, sum_words
+from host_agent.machine.gang import Notice, Said, Way
 from host_agent.machine.meeting import Meeting
 from tests.host_agent.machine.machines import meetings
 
@@ -36,7 +37,7 @@ def test_each_step_has_what_everybody_put_into_it(met: list[Meeting]) -> None:
         seen = []
         for step in range(200):
             lane.slot()[:4] = np.frombuffer(np.int32(1000 * rank + step).tobytes(), np.uint8)
-            lane.post("a call")
+            lane.post()
             seen.append([int(row[:4].view(np.int32)[0]) for row in lane.rows()])
             if random.random() < 0.05:
                 time.sleep(0.002)
@@ -61,7 +62,7 @@ def test_what_is_carried_is_what_everybody_filled(met: list[Meeting], steps: int
             slot[:4] = np.frombuffer(np.int32(1000 * rank + step).tobytes(), np.uint8)
 
         seen = []
-        carried = lane.carry(range(steps), "a call", Pace(), fill=fill, received=lambda step: 8)
+        carried = lane.carry(range(steps), Pace(), fill=fill, received=lambda step: 8)
         for step, slots in carried:
             if random.random() < 0.2:
                 time.sleep(0.002)
@@ -88,7 +89,6 @@ def test_while_the_channel_carries_a_step_the_next_is_filled_and_the_one_before_
     lane = Lane(alone, 0, stalled=lambda seconds, late: None)
     carried = lane.carry(
         range(4),
-        "a call",
         Channel(),
         fill=lambda step, slot: events.append(f"fill {step}"),
         received=lambda step: step,
@@ -111,7 +111,7 @@ def test_nobody_overwrites_what_is_not_read(met: list[Meeting]) -> None:
 
     def fill() -> None:
         fast.slot()[0] = 1 + fast._step
-        fast.post("a call")
+        fast.post()
 
     for _ in range(3):
         fill()
@@ -119,7 +119,7 @@ def test_nobody_overwrites_what_is_not_read(met: list[Meeting]) -> None:
     thread.start()
     for other in workers[1:]:
         other.slot()
-        other.post("a call")
+        other.post()
     for other in workers[1:]:
         assert other.rows()[0][0] == 1
         assert thread.is_alive(), "it has not been released by all"
@@ -130,51 +130,14 @@ def test_nobody_overwrites_what_is_not_read(met: list[Meeting]) -> None:
     assert not thread.is_alive()
 
 
-def test_different_calls_are_told_apart(met: list[Meeting]) -> None:
-    workers = lanes(met)
-
-    def work(rank: int) -> str:
-        workers[rank].slot()
-        workers[rank].post("barrier" if rank == 1 else "all_reduce(SUM) of 3 int32")
-        with pytest.raises(MismatchError) as raised:
-            workers[rank].rows()
-        return str(raised.value)
-
-    with ThreadPoolExecutor() as pool:
-        for said in pool.map(work, range(3)):
-            assert said == (
-                "the workers called different collectives: "
-                "ranks 0, 2: all_reduce(SUM) of 3 int32; rank 1: barrier"
-            )
-
-
 def test_who_waits_hears_that_another_failed(met: list[Meeting]) -> None:
     lane = lanes(met)[0]
     lane.slot()
-    lane.post("a call")
+    lane.post()
     timer = threading.Timer(0.1, lambda: met[2].fail(MismatchError("something else")))
     timer.start()
     with pytest.raises(MismatchError, match="something else"):
         lane.rows()
-
-
-def test_who_waits_for_one_that_has_left_hears_it(met: list[Meeting]) -> None:
-    """Also from another than local rank 0; what was posted before is not missed."""
-    workers = lanes(met)
-    for lane in workers:
-        lane.slot()
-        lane.post("a call")
-    met[1].leave(1)
-    for lane in workers:
-        assert len(lane.rows()) == 3
-        lane.release()
-    expected = "rank 1 has left after 1 collective; rank 2: another call, as one more"
-    workers[2].slot()
-    workers[2].post("another call")
-    workers[0].slot()
-    workers[0].post("another call")
-    with pytest.raises(MismatchError, match=expected):
-        workers[2].rows()
 
 
 def test_who_is_late_is_told(met: list[Meeting]) -> None:
@@ -182,8 +145,8 @@ def test_who_is_late_is_told(met: list[Meeting]) -> None:
         raise TimeoutError(f"{late}")
 
     lane = Lane(met[0], 0, stalled=stalled)
-    Lane(met[1], 0, stalled=stalled).post("a call")
-    lane.post("a call")
+    Lane(met[1], 0, stalled=stalled).post()
+    lane.post()
     with pytest.raises(TimeoutError, match=r"\[2\]"):
         lane.rows()
     assert lane.waits_for == (2,)
@@ -210,3 +173,45 @@ def test_words_wrap(count: int) -> None:
     sum_words([row.view(np.uint8) for row in rows], out)
     with np.errstate(over="ignore"):
         assert (out == np.add.reduce(rows, dtype=np.int32)).all()
+
+
+def notice(step: int, what: str) -> Notice:
+    calls = tuple(Said(n, 7, Way.BY_RING, f"{what} {n}", bytes([n % 256] * 32)) for n in (step - 1, step))
+    return Notice(step, 7, (step, 2 * step), calls)
+
+
+def test_a_board_has_the_newest_notice_of_each_once(met: list[Meeting]) -> None:
+    mine, theirs, _ = (Board(meeting) for meeting in met)
+    assert mine.news(1) is None
+    theirs.tell(notice(2**40, "a call"))
+    theirs.tell(notice(2**40 + 1, "a call"))
+    assert mine.news(1) == notice(2**40 + 1, "a call")
+    assert mine.news(1) is None
+
+
+def test_a_long_call_is_cut_between_characters(met: list[Meeting]) -> None:
+    mine, theirs, _ = (Board(meeting) for meeting in met)
+    theirs.tell(Notice(1, 0, (0, 0), (Said(1, 0, Way.UNKNOWN, "\N{SNOWMAN}" * 500, bytes(32)),)))
+    told = mine.news(1)
+    assert told is not None
+    assert told.calls[0].what == "\N{SNOWMAN}" * 127 + "..."
+
+
+def test_nobody_reads_half_a_notice(met: list[Meeting]) -> None:
+    """Each that is read is one that was told, whenever that was."""
+    mine, theirs, _ = (Board(meeting) for meeting in met)
+
+    def tell() -> None:
+        for step in range(1, 3000):
+            theirs.tell(notice(step, "call " * (step % 50)))
+
+    with ThreadPoolExecutor() as pool:
+        telling = pool.submit(tell)
+        seen = 0
+        while not telling.done():
+            if (told := mine.news(1)) is not None:
+                assert told.step > seen
+                assert told == notice(told.step, "call " * (told.step % 50))
+                seen = told.step
+    last = mine.news(1)
+    assert seen == 2999 or (last is not None and last.step == 2999)

@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from controller.api.messages import Mode
-from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.communicator import RingFallbackWarning
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import (
     CollectiveTimeoutError,
@@ -25,6 +25,7 @@ from host_agent.errors import (
     UsageError,
     WorkerLostError,
 )
+from host_agent.front import Collectives
 from host_agent.machine.channel import SLOT_BYTES
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.quantisation import BFLOAT16, Blocks, block_sum, divide, error_bound
@@ -118,19 +119,6 @@ def test_many_pieces_give_what_one_gives(
         assert np.abs(result.astype(np.float64) - exact).max() <= 2 * bound  # rounded once more a machine
 
 
-def test_workers_of_a_machine_that_differ_about_the_pipeline_get_the_sum(
-    machines: Callable[..., Machines],
-) -> None:
-    size = 5 * SLOT_BYTES // 4 + 9
-
-    def work(c: Communicator) -> Any:
-        array = np.arange(size, dtype=np.int32)
-        return c.all_reduce(array, pipeline=c.rank % 2 == 0, async_op=False)
-
-    result = same(machines(2, 2).run(work))
-    assert result.tobytes() == (4 * np.arange(size, dtype=np.int32)).tobytes()
-
-
 @pytest.mark.parametrize("op", ["max", "min"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("mode", [Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
@@ -194,7 +182,7 @@ def test_one_gpu_a_machine_or_many_the_bits_are_the_same(machines: Callable[...,
     cases[2][3][[3, 6999]] = -np.inf, 3e38
     cases[1][0][7] = np.inf
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         return [c.all_reduce(case[c.rank], op).tobytes() for case in cases for op in ("sum", "avg")]
 
     with np.errstate(invalid="ignore", over="ignore"):
@@ -221,7 +209,7 @@ def test_the_result_goes_where_the_user_wants_it(machines: Callable[..., Machine
     arrays = tensors(4, 30_000, np.float32)
     expected, _ = block_sum(arrays, BLOCKS, half=False)
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         into = arrays[c.rank].copy()
         assert c.all_reduce(into, out=into) is into
         return into
@@ -234,7 +222,7 @@ def test_all_collectives(machines: Callable[..., Machines], mode: Mode) -> None:
     group = machines(2, 2, mode=mode)
     blocks = [np.arange(8, dtype=np.int32).reshape(4, 2) * (rank + 1) for rank in range(4)]
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         c.barrier()
         whole = c.broadcast(np.array([f"rank {c.rank}", "x"], "U6"), root=3)
         rows = c.all_gather(np.array([[c.rank, 7]], np.uint8))
@@ -257,7 +245,7 @@ def test_all_collectives(machines: Callable[..., Machines], mode: Mode) -> None:
 def test_collectives_may_wait_in_a_queue(machines: Callable[..., Machines]) -> None:
     arrays = tensors(4, 3000, np.float32)
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         futures: list[Future[Any]] = [c.all_reduce(arrays[c.rank] * n, async_op=True) for n in range(1, 5)]
         last = c.all_reduce(np.array([c.rank], np.int32))
         return [future.result() for future in futures], last.tolist()
@@ -302,7 +290,7 @@ def test_who_it_is(machines: Callable[..., Machines]) -> None:
 
 
 def test_statistics_count_what_the_user_called(machines: Callable[..., Machines]) -> None:
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         c.all_reduce(np.ones(300_000, np.float32))  # several collectives of the plane
         c.barrier()
         return c.statistics()
@@ -327,25 +315,54 @@ def test_calls_that_differ_end_the_job_for_all_and_say_who_called_what(
         assert isinstance(result, (MismatchError, CommunicatorClosedError))
 
 
-CALLS: dict[str, Callable[[Communicator], Any]] = {
+def records(name: str) -> NDArray[Any]:
+    """Of a type whose name is too long to be said whole; its last field has that name."""
+    return np.zeros(9, np.dtype([(f"field{n}", np.int32) for n in range(40)] + [(name, np.int32)]))
+
+
+CALLS: dict[str, Callable[[Collectives], Any]] = {
     "barrier": lambda c: c.barrier(),
-    "all_gather": lambda c: c.all_gather(np.ones(9, np.int32)),
-    "broadcast": lambda c: c.broadcast(np.ones(9, np.int32)),
+    "all_gather of 9 int32": lambda c: c.all_gather(np.ones(9, np.int32)),
+    "broadcast of 9 int32 from rank 0": lambda c: c.broadcast(np.ones(9, np.int32)),
+    "broadcast of 9 int32 from rank 1": lambda c: c.broadcast(np.ones(9, np.int32), root=1),
     "SUM) of 9 int32": lambda c: c.all_reduce(np.ones(9, np.int32)),
+    "SUM) of 9 int32 (ring)": lambda c: c.all_reduce(np.ones(9, np.int32), strategy="ring"),
     "SUM) of 9 float32": lambda c: c.all_reduce(np.ones(9, np.float32)),
     "MAX) of 9 float32": lambda c: c.all_reduce(np.ones(9, np.float32), "max"),
     "SUM) of 99999 float32": lambda c: c.all_reduce(np.ones(99_999, np.float32)),
+    "SUM) of 99999 float32 over 16 bits": lambda c: c.all_reduce(np.ones(99_999, np.float32), wire="16bit"),
+    "SUM) of 99999 float32 without a pipeline": lambda c: c.all_reduce(
+        np.ones(99_999, np.float32), pipeline=False
+    ),
+    "SUM) of 0 float32": lambda c: c.all_reduce(np.ones(0, np.float32)),
+    "all_gather of 9 [('field0'": lambda c: c.all_gather(records("one")),
+    "all_gather of 9 [('field0', '<i4')": lambda c: c.all_gather(records("another")),
+    "cancelled": lambda c: cancelled(c),
 }
 
 
-@pytest.mark.parametrize("pair", list(itertools.combinations(CALLS, 2)), ids=" and ".join)
-@pytest.mark.parametrize("crossed", [False, True])
+def cancelled(c: Collectives) -> Any:
+    """A call that was cancelled before it ran, and then one that all make."""
+    goes = threading.Event()
+    blocks = c._turns._queue.submit(goes.wait, 20)
+    future = c.all_reduce(np.ones(9, np.int32), async_op=True)
+    assert future.cancel()
+    goes.set()
+    blocks.result(20)
+    c.barrier()
+
+
+PAIRS = list(itertools.combinations(CALLS, 2))
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
+@pytest.mark.parametrize("crossed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_whatever_two_of_a_machine_have_called_all_hear_it(
     machines: Callable[..., Machines], pair: tuple[str, str], crossed: bool
 ) -> None:
     """`crossed`: and of the other machine those of the other planes, so that each plane differs, too."""
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         machine, gpu = divmod(c.rank, 2)
         return CALLS[pair[gpu ^ (machine if crossed else 0)]](c)
 
@@ -354,10 +371,93 @@ def test_whatever_two_of_a_machine_have_called_all_hear_it(
     assert any(pair[0] in str(result) and pair[1] in str(result) for result in results)
 
 
+def test_a_call_of_nothing_is_a_step_too(machines: Callable[..., Machines]) -> None:
+    """GPU 1 leaves it out, and its next call has the same words as the others' second."""
+
+    def work(c: Collectives) -> Any:
+        if c.rank % 2 == 0:
+            c.all_reduce(np.ones(0, np.int32))
+        return [c.all_reduce(np.full(100, value, np.int32)) for value in (1, 100)]
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert all(isinstance(result, MismatchError) for result in results), results
+
+
+@pytest.mark.parametrize("odd", [0, 1], ids=["one GPU", "one machine"])
+def test_a_call_of_nothing_or_cancelled_by_some_never_shifts_the_others(
+    machines: Callable[..., Machines], odd: int
+) -> None:
+    """The sums that come after it would have other calls' numbers in them."""
+
+    def work(c: Collectives) -> Any:
+        if (c.rank % 2, c.rank // 2)[odd]:
+            c.all_reduce(np.ones(0, np.int32))
+        return [c.all_reduce(np.full(100, value, np.int32)) for value in (1, 100, 1)]
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert all(isinstance(result, MismatchError) for result in results), results
+
+
+def test_the_next_call_warns_of_the_ring_where_it_stands(machines: Callable[..., Machines]) -> None:
+    made = machines(2, 2)
+    for rack in made.racks:
+        rack.move(Mode.RING, "no room")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            made.run(lambda c: c.barrier())
+    assert [(str(w.message), w.filename) for w in caught] == [
+        ("this job is summed by ring all-reduce from now on: no room", __file__)
+    ] * 4
+
+
+def test_what_all_cancel_is_over_for_all(machines: Callable[..., Machines]) -> None:
+    def work(c: Collectives) -> Any:
+        cancelled(c)
+        return c.all_reduce(np.full(100, 7, np.int32))
+
+    assert (same(machines(2, 2, timeout_s=None).run(work)) == 28).all()
+
+
+def test_who_leaves_after_a_call_that_only_it_cancelled_hears_so(machines: Callable[..., Machines]) -> None:
+    def work(c: Collectives) -> Any:
+        if c.rank != 1:
+            return c.all_reduce(np.ones(9, np.int32))
+        goes = threading.Event()
+        c._turns._queue.submit(goes.wait, 20)
+        assert c.all_reduce(np.ones(9, np.int32), async_op=True).cancel()
+        goes.set()
+        return c.leave()
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert all(isinstance(result, MismatchError) for result in results), results
+
+
+@pytest.mark.parametrize("ringed", [(0,), (1,), (0, 1)], ids=str)
+def test_in_network_is_refused_on_all_where_some_planes_go_by_ring(
+    machines: Callable[..., Machines], ringed: tuple[int, ...]
+) -> None:
+    """Planes hear of a move one after the other."""
+    made = machines(2, 2, timeout_s=None)
+    for plane in ringed:
+        made.racks[plane].move(Mode.RING)
+
+    def work(c: Collectives) -> Any:
+        array = np.full(100, 2, np.int32)
+        with pytest.raises(UsageError, match="in-network was asked for, but no switch aggregates"):
+            c.all_reduce(array, out=array, strategy="in-network")
+        assert (array == 2).all()
+        return c.all_reduce(array)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RingFallbackWarning)
+        assert (same(made.run(work)) == 8).all()
+
+
 def test_who_leaves_before_the_others_of_its_machine(machines: Callable[..., Machines]) -> None:
     """A whole plane leaves after two sums, so that no other plane hears of it; the others call a third."""
 
-    def work(communicator: Communicator) -> None:
+    def work(communicator: Collectives) -> None:
         for _ in range(2 if communicator.rank % 2 else 3):
             communicator.all_reduce(np.ones(3, np.int32))
         communicator.leave(timeout_s=20)
@@ -379,7 +479,7 @@ def test_machines_that_differ_are_told_apart_by_the_switch(machines: Callable[..
 def test_a_gpu_that_dies_is_named(machines: Callable[..., Machines]) -> None:
     group = machines(2, 2, timeout_s=None)
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         if c.rank == 3:
             time.sleep(0.2)
             for peer in group.meetings[3]._peers.values():  # as the kernel does when a process ends
@@ -400,7 +500,7 @@ def test_a_worker_says_whom_of_its_machine_it_waits_for(machines: Callable[..., 
     group = machines(2, 2, timeout_s=None)
     seen: list[dict[str, Any]] = []
 
-    def work(c: Communicator) -> None:
+    def work(c: Collectives) -> None:
         if c.rank == 3:
             mate = group.communicators[2]
             assert isinstance(mate, MachineCommunicator)
@@ -433,7 +533,7 @@ def test_what_ends_a_plane_ends_all(machines: Callable[..., Machines]) -> None:
 def test_an_aborted_job_says_why(machines: Callable[..., Machines]) -> None:
     group = machines(2, 2)
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         if c.rank == 0:
             c.abort("no more data")
             return c.all_reduce(np.ones(2, np.float32))
@@ -470,7 +570,7 @@ def test_bad_arguments_change_nothing(machines: Callable[..., Machines]) -> None
 def test_all_leave_together(machines: Callable[..., Machines]) -> None:
     group = machines(2, 2)
 
-    def work(c: Communicator) -> Any:
+    def work(c: Collectives) -> Any:
         with c:
             total = c.all_reduce(np.ones(3, np.int32))
         with pytest.raises(CommunicatorClosedError, match="left its job"):

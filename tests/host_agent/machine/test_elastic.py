@@ -12,8 +12,9 @@ import pytest
 from numpy.typing import NDArray
 
 from controller.api.messages import Mode
-from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.communicator import RingFallbackWarning
 from host_agent.errors import CommunicatorError, UsageError
+from host_agent.front import Collectives
 from host_agent.machine.channel import SLOT_BYTES
 from host_agent.membership import MembershipChange
 from tests.host_agent.machine.machines import Machines
@@ -44,10 +45,10 @@ def total(ranks: list[int], size: int = PIECES) -> NDArray[np.int32]:
 class Calls:
     """Each GPU's call, in a thread of its own, by how it joined."""
 
-    def __init__(self, machines: Machines, work: Callable[[Communicator, int], Any]) -> None:
+    def __init__(self, machines: Machines, work: Callable[[Collectives, int], Any]) -> None:
         self.results: dict[int, Any] = {}
 
-        def call(rank: int, communicator: Communicator) -> None:
+        def call(rank: int, communicator: Collectives) -> None:
             try:
                 self.results[rank] = work(communicator, rank)
             except Exception as error:  # noqa: BLE001  handed to the test, which looks at it
@@ -74,7 +75,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
     raise AssertionError("it never came")
 
 
-def in_place(communicator: Communicator, rank: int) -> Any:
+def in_place(communicator: Collectives, rank: int) -> Any:
     array = tensor(rank)
     return communicator.all_reduce(array, out=array)
 
@@ -84,7 +85,7 @@ def in_place(communicator: Communicator, rank: int) -> Any:
     "work", [lambda c, rank: c.all_reduce(tensor(rank)), in_place], ids=["apart", "in place"]
 )
 def test_a_sum_that_one_plane_had_with_a_dead_machine_is_made_anew_without_it(
-    machines: Machines, work: Callable[[Communicator, int], Any], mode: Mode
+    machines: Machines, work: Callable[[Collectives, int], Any], mode: Mode
 ) -> None:
     """Its first GPU's plane had summed pieces with it, its second GPU's plane none."""
     plane, goes = machines.racks[1].communicators[LOST], threading.Event()
@@ -110,7 +111,7 @@ def test_a_sum_that_one_plane_had_with_a_dead_machine_is_made_anew_without_it(
 
 def test_steps_come_round_as_often_as_they_like(machines: Machines) -> None:
     for c in machines.communicators:
-        for lane in (c._lane, c._results):
+        for lane in (c._on.lane, c._on.results):
             lane.go_on_from(2**32 - 2)
     calls = Calls(machines, lambda c, rank: [c.all_reduce(tensor(rank, 9)) for _ in range(5)])
     for results in calls.of(*range(6)):
@@ -121,13 +122,14 @@ def test_steps_come_round_as_often_as_they_like(machines: Machines) -> None:
 def test_a_sum_that_some_gpu_has_finished_is_the_same_on_all(machines: Machines) -> None:
     """With the part of the machine that died since; the next one is without it."""
     slow, goes = machines.communicators[1], threading.Event()
-    gather = slow._gather
+    lane = slow._on.results
+    rows = lane.rows
 
-    def held(*args: Any) -> None:
+    def held(ahead: int = 0) -> Any:
         goes.wait(30)
-        gather(*args)
+        return rows(ahead)
 
-    slow._gather = held  # type: ignore[method-assign, assignment]
+    lane.rows = held  # type: ignore[method-assign]
     calls = Calls(machines, lambda c, rank: (c.all_reduce(tensor(rank, 999)), c.all_reduce(tensor(rank))))
     wait_for(lambda: machines.communicators[2].statistics().collectives == 1)
     wait_for(lambda: machines.communicators[3].statistics().collectives == 1)
@@ -135,7 +137,9 @@ def test_a_sum_that_some_gpu_has_finished_is_the_same_on_all(machines: Machines)
     goes_later = threading.Timer(0.2, goes.set)
     goes_later.start()
     machines.renew(lost=[LOST])
-    for small, large in calls.of(0, 1, 2, 3):
+    for result in calls.of(0, 1, 2, 3):
+        assert not isinstance(result, Exception), result
+        small, large = result
         np.testing.assert_array_equal(small, total([0, 1, 2, 3, 4, 5], 999))
         np.testing.assert_array_equal(large, total([0, 1, 2, 3]))
 
@@ -163,7 +167,7 @@ def test_ranks_close_up_and_users_hear_so(machines: Machines) -> None:
     assert (change.old_rank, change.rank, change.lost) == (5, 3, (0, 1))
     assert (change.old_world_size, change.world_size) == (6, 4)
 
-    def everything(c: Communicator, rank: int) -> Any:
+    def everything(c: Collectives, rank: int) -> Any:
         rows = c.all_gather(np.array([rank], np.int32))
         part = c.reduce_scatter(np.arange(8, dtype=np.int32))
         c.barrier()
@@ -179,7 +183,7 @@ def test_ranks_close_up_and_users_hear_so(machines: Machines) -> None:
 def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machines) -> None:
     """A broadcast of a dead root's; then all go on. Its one element is summed by the second plane."""
 
-    def work(c: Communicator, rank: int) -> Any:
+    def work(c: Collectives, rank: int) -> Any:
         try:
             c.broadcast(np.array([rank], np.int32), root=4)
         except UsageError as error:

@@ -92,6 +92,15 @@ def test_the_signature_is_what_ranks_must_agree_on_and_leaves_out_who_sent_it() 
         assert other.pack()[SIGNATURE] != EXAMPLE.pack()[SIGNATURE], field
 
 
+@pytest.mark.parametrize("root", [0, 1, 255, 256, 257, 2047])
+def test_a_root_has_twelve_bits_of_which_the_kind_holds_four(root: int) -> None:
+    """GPU 7 of machine 255 is rank 2047. Below 256 the bytes are those that there always were."""
+    header = AggregationHeader(**{**vars(EXAMPLE), "kind": Kind.BROADCAST, "root": root})
+    packed = header.pack()
+    assert AggregationHeader.unpack(packed) == header
+    assert (packed[21], packed[22]) == (Kind.BROADCAST | root >> 8 << 4, root & 0xFF)
+
+
 @pytest.mark.parametrize(
     ("offset", "value", "complaint"),
     [
@@ -99,7 +108,7 @@ def test_the_signature_is_what_ranks_must_agree_on_and_leaves_out_who_sent_it() 
         (4, 2, "version is 2"),
         (17, 9, "9 is not a valid Op"),
         (18, 99, "ElementType"),
-        (21, 99, "Kind"),
+        (21, 0x6F, "15 is not a valid Kind"),
     ],
 )
 def test_what_is_no_header_of_ours_is_refused_by_name(offset: int, value: int, complaint: str) -> None:
