@@ -14,6 +14,15 @@ from ipaddress import IPv4Address
 from typing import Final
 
 NOT_SAID: Final = {"said": False}  # metadata of a field that controller.proto does not have
+# Letters of what a worker says in words. Every hop carries so many, in any script: the controller, which
+# takes `Limits.session_message_bytes`, and a machine's workers (`host_agent.machine.messages.MESSAGE_BYTES`).
+LONGEST_REASON: Final = 1000
+
+
+def shortened(text: str, longest: int = LONGEST_REASON) -> str:
+    """A text of at most so many letters, which ends in "…" where it was cut; all of it can be encoded."""
+    whole = text if len(text) <= longest else text[: longest - 1] + "…"
+    return whole.encode(errors="replace").decode()  # names of files may have half surrogates
 
 
 class Mode(IntEnum):
@@ -206,12 +215,16 @@ class Leave:
 class Abort:
     """End the job for everybody. `mismatch`: as another worker has called another collective than this.
 
-    `plane`: of a gang, as another GPU of this worker's machine, the one in that plane, has failed.
+    `plane`: of a gang, as another GPU of this worker's machine, the one in that plane, has failed. The reason
+    is cut to `LONGEST_REASON` letters.
     """
 
     reason: str
     mismatch: Called | None = None
     plane: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reason", shortened(self.reason))
 
 
 @dataclass(frozen=True)
@@ -248,10 +261,13 @@ class Renewing:
 
 @dataclass(frozen=True)
 class Called:
-    """What a worker has called as a collective. `what`: in words; empty: nothing so far."""
+    """What a worker has called as a collective. `what`: in words, cut as a reason; empty: nothing so far."""
 
     collective: int
     what: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "what", shortened(self.what))
 
 
 # From the controller.

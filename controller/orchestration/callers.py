@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from controller.api.errors import InvalidRequestError, NotAllowedError
-from controller.api.messages import JobSpec
+from controller.api.messages import JobSpec, shortened
 from controller.security import tokens
 from controller.security.channels import is_unix
 from controller.security.roles import Identity, Role, peer_identity
 
 _TLS = b"ssl"
-LONGEST_REASON = 1000
 
 
 def require_role(context: Any, role: Role, what: str) -> Identity | None:
@@ -74,4 +73,4 @@ def require_token(spec: JobSpec, token: str) -> None:
 
 def in_one_line(text: str) -> str:
     """What a worker says, without what could forge lines of a log or a terminal; not more than fits."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:LONGEST_REASON])
+    return "".join(letter if letter.isprintable() else " " for letter in shortened(text))

@@ -1,54 +1,43 @@
 """The workers of one machine meet over a Unix socket, share memory, and notice at once who dies.
 
-Local rank 0 listens on an abstract address, which no file stands for and which ends with its process. The
-others connect and bring their memory, as a file descriptor; 0 gives everybody all of it. The connections stay
-open: one that breaks without a farewell is a process that died, and 0 tells the others.
+Local rank 0 listens in a directory that only their user enters (`place.py`). The others connect and bring
+their memory, as a file descriptor; 0 gives everybody all of it (`arriving.py`). The connections stay open:
+one that breaks without a farewell is a process that died, and 0 tells the others. A worker that says what
+no worker says (`messages.py`) has failed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
+import logging
 import mmap
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.errors import (
-    CommunicatorError,
-    JobEndedError,
-    JobRefusedError,
-    MismatchError,
-    WorkerLostError,
+from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, WorkerLostError
+from host_agent.machine.arriving import host, make_region, require_region, visit
+from host_agent.machine.messages import (
+    MESSAGE_BYTES,
+    BadMessageError,
+    Failed,
+    Left,
+    Message,
+    Parts,
+    Who,
+    decoded,
+    encoded,
 )
+from host_agent.machine.place import Place
 
-_MESSAGE_BYTES: Final = 4096
-_REASON_CHARACTERS: Final = 2000
-_AGAIN_S: Final = 0.02
-
-
-@dataclass(frozen=True, kw_only=True)
-class Who:
-    """A worker: its place in the machine and in the job, and what all of the machine have to agree on."""
-
-    local_rank: int
-    local_size: int
-    rank: int
-    world_size: int
-    settings: str = ""
-
-    def __str__(self) -> str:
-        return f"rank {self.rank}, local rank {self.local_rank} of {self.local_size}"
+__all__ = ["Meeting", "Who", "meet"]
+_LOG = logging.getLogger(__name__)
 
 
 class Meeting:
@@ -88,7 +77,7 @@ class Meeting:
 
     def leave(self, collectives: int) -> None:
         """Tell the others that this worker has called so many collectives, and calls no more."""
-        self._tell({"left": self.who.local_rank, "collectives": collectives})
+        self._tell(Left(self.who.local_rank, collectives))
 
     def close(self) -> None:
         """Part from the others, whom that does not harm: they have what they need, or have failed."""
@@ -97,8 +86,7 @@ class Meeting:
                 return
             self._closing = True
         for peer in self._peers.values():
-            with contextlib.suppress(OSError):
-                peer.send(b'{"parts": true}')
+            self._send(peer, Parts())
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
         if self._thread is not threading.current_thread():
@@ -113,17 +101,22 @@ class Meeting:
             self.failure = error
             callbacks, self._callbacks = self._callbacks, []
         rank = error.rank if isinstance(error, JobEndedError) else None
-        said = {"failed": str(error)[:_REASON_CHARACTERS], "kind": type(error).__name__, "rank": rank}
-        self._tell(said, told_by=told_by)
+        self._tell(Failed(str(error), type(error).__name__, rank), told_by=told_by)
         for callback in callbacks:
-            callback(error)
+            try:
+                callback(error)
+            except Exception:  # noqa: BLE001 (a user's, which must not keep the others from hearing it)
+                _LOG.exception("%s: a callback failed", self.who)
 
-    def _tell(self, said: dict[str, Any], *, told_by: int | None = None) -> None:
-        text = json.dumps(said).encode()
+    def _tell(self, said: Message, *, told_by: int | None = None) -> None:
         for rank, peer in self._peers.items():
             if rank != told_by:
-                with contextlib.suppress(OSError):
-                    peer.send(text)
+                self._send(peer, said)
+
+    def _send(self, peer: socket.socket, said: Message) -> None:
+        """Say it, unless the peer is gone, or has stopped and has hundreds of messages to read."""
+        with contextlib.suppress(OSError):
+            peer.send(encoded(said), socket.MSG_DONTWAIT)
 
     def _watch(self) -> None:
         with selectors.DefaultSelector() as selector:
@@ -137,49 +130,64 @@ class Meeting:
     def _hear(self, rank: int, peer: socket.socket) -> bool:
         """Whether more may come from there."""
         try:
-            said = peer.recv(_MESSAGE_BYTES)
+            packet = peer.recv(MESSAGE_BYTES + 1)
         except OSError:
-            said = b""
-        if not said:
+            packet = b""
+        if not packet:
             if rank not in self._parted:
-                who = self.who
-                global_rank = who.rank - who.local_rank + rank
-                machine = f"machine {who.rank // who.local_size} ({socket.gethostname()}, rank {global_rank})"
-                reason = f"GPU {rank} of {machine} died"
-                self._fail(WorkerLostError(reason, rank=global_rank), told_by=rank)
+                self._lost(rank, "died")
             return False
-        message = json.loads(said)
-        if "parts" in message:
-            self._parted.add(rank)
-        elif "left" in message:
-            self.left[message["left"]] = message["collectives"]
-            self._tell(message, told_by=rank)  # by 0, to whom others have no connection
-        elif "failed" in message:
-            self._fail(_error(message), told_by=rank)
+        try:
+            self._take(rank, decoded(packet))
+        except BadMessageError as error:
+            self._lost(rank, f"said what no worker says: {error}. Are all of one version?")
+            return False
         return True
 
+    def _take(self, rank: int, said: Message) -> None:
+        """Take what that worker says. BadMessageError where it must not."""
+        match said:
+            case Parts():
+                self._parted.add(rank)
+            case Left(one, collectives):
+                # By 0, to whom alone the others have connections, of any; by the others of themselves.
+                if one >= self.who.local_size or (self.who.local_rank == 0 and one != rank):
+                    raise BadMessageError(f"that GPU {one} has left")
+                self.left[one] = collectives
+                self._tell(said, told_by=rank)
+            case Failed():
+                self._fail(_error(said), told_by=rank)
+            case _:
+                raise BadMessageError(f"{type(said).__name__.lower()!r} after all have met")
 
-def _error(message: dict[str, Any]) -> CommunicatorError:
+    def _lost(self, rank: int, how: str) -> None:
+        """Fail, and tell all; that worker as well, which may not know it."""
+        who = self.who
+        of_all = who.rank - who.local_rank + rank
+        machine = f"machine {who.rank // who.local_size} ({socket.gethostname()}, rank {of_all})"
+        self._fail(WorkerLostError(f"GPU {rank} of {machine} {how}", rank=of_all), told_by=None)
+
+
+def _error(said: Failed) -> CommunicatorError:
     """Another worker's, as we raise it: of its own troubles, that it is lost to us."""
-    if message["kind"] == MismatchError.__name__:
-        return MismatchError(message["failed"])
-    kind = JobEndedError if message["kind"] == JobEndedError.__name__ else WorkerLostError
-    return kind(message["failed"], rank=message["rank"])
+    if said.kind == MismatchError.__name__:
+        return MismatchError(said.reason)
+    kind = JobEndedError if said.kind == JobEndedError.__name__ else WorkerLostError
+    return kind(said.reason, rank=said.rank)
 
 
 def meet(name: str, who: Who, *, region_bytes: int, timeout_s: float) -> Meeting:
     """Meet the others of this machine under `name`, which stands for the job.
 
     Each worker gives `region_bytes` of memory, which all may read and write, zeros at first. Only processes
-    of one user and one network namespace meet. JobRefusedError if the others do not come, or do not fit.
+    of one user and one network namespace meet, which see the same temporary or runtime directory (`Place`).
+    JobRefusedError if the others do not come, or do not fit.
     """
     deadline = time.monotonic() + timeout_s
-    digest = hashlib.sha256(f"{os.getuid()}\n{name}".encode()).hexdigest()[:32]
-    address = f"\0p4reduce-{digest}"
-    own = _region(region_bytes)
+    own = make_region(region_bytes)
     try:
-        invite = _host if who.local_rank == 0 else _visit
-        files, peers = invite(address, who, own, deadline)
+        with Place(name) as place:
+            files, peers = (host if who.local_rank == 0 else visit)(place, who, own, deadline)
     finally:
         os.close(own)
     try:
@@ -194,144 +202,6 @@ def meet(name: str, who: Who, *, region_bytes: int, timeout_s: float) -> Meeting
     return Meeting(who, regions, peers)
 
 
-def _host(address: str, who: Who, own: int, deadline: float) -> tuple[list[int], dict[int, socket.socket]]:
-    """Local rank 0: wait for the others, give all of them everybody's memory."""
-    files = {0: os.dup(own)}
-    peers: dict[int, socket.socket] = {}
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            _bind(listener, address, deadline)
-            listener.listen(who.local_size)
-            while len(files) < who.local_size:
-                missing = [rank for rank in range(who.local_size) if rank not in files]
-                listener.settimeout(max(0.001, deadline - time.monotonic()))
-                try:
-                    peer, _ = listener.accept()
-                except TimeoutError:
-                    raise JobRefusedError(
-                        f"{who}: local rank{'s' * (len(missing) > 1)} {', '.join(map(str, missing))} of "
-                        "this machine did not come in time"
-                    ) from None
-                _let_in(peer, who, files, peers, deadline)
-        ordered = [files[rank] for rank in range(who.local_size)]
-        for peer in peers.values():
-            socket.send_fds(peer, [b'{"welcome": true}'], ordered)
-            peer.settimeout(None)
-    except BaseException:
-        for peer in peers.values():
-            peer.close()
-        for file in files.values():
-            os.close(file)
-        raise
-    return ordered, peers
-
-
-def _let_in(
-    peer: socket.socket, who: Who, files: dict[int, int], peers: dict[int, socket.socket], deadline: float
-) -> None:
-    """Take one worker in; JobRefusedError, here and there, if it cannot be one of these."""
-    uid = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
-    if uid != os.getuid():
-        peer.close()
-        return
-    peer.settimeout(max(0.001, deadline - time.monotonic()))
-    try:
-        said, received, _, _ = socket.recv_fds(peer, _MESSAGE_BYTES, 1)
-    except OSError:
-        peer.close()
-        return
-    if not said or len(received) != 1:  # it died meanwhile
-        for file in received:
-            os.close(file)
-        peer.close()
-        return
-    hello = json.loads(said)
-    rank = hello.pop("local_rank")
-    wrong = _difference(who, hello) or (f"local rank {rank} is there already" if rank in files else "")
-    if not 0 <= rank < who.local_size:
-        wrong = wrong or f"{rank} is no local rank of {who.local_size}"
-    if wrong:
-        os.close(received[0])
-        with contextlib.suppress(OSError):
-            peer.send(json.dumps({"refused": wrong}).encode())
-        peer.close()
-        raise JobRefusedError(f"the workers of this machine cannot work together: {wrong}")
-    files[rank], peers[rank] = received[0], peer
-
-
-def _difference(who: Who, hello: dict[str, Any]) -> str:
-    mine = {"local_size": who.local_size, "world_size": who.world_size, "settings": who.settings}
-    mine["machine"] = who.rank // who.local_size
-    for name, value in mine.items():
-        if hello.get(name) != value:
-            return f"{name.replace('_', ' ')} is {value!r} at local rank 0 and {hello.get(name)!r} at another"
-    return ""
-
-
-def _visit(address: str, who: Who, own: int, deadline: float) -> tuple[list[int], dict[int, socket.socket]]:
-    """All others: bring our memory to local rank 0, and take everybody's."""
-    hello = {
-        "local_rank": who.local_rank,
-        "local_size": who.local_size,
-        "world_size": who.world_size,
-        "settings": who.settings,
-        "machine": who.rank // who.local_size,
-    }
-    while True:
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            peer.settimeout(max(0.001, deadline - time.monotonic()))
-            peer.connect(address)
-            socket.send_fds(peer, [json.dumps(hello).encode()], [own])
-            said, files, _, _ = socket.recv_fds(peer, _MESSAGE_BYTES, who.local_size)
-        except OSError as error:
-            peer.close()
-            if time.monotonic() >= deadline:
-                raise JobRefusedError(
-                    f"{who}: local rank 0 of this machine, or another of its workers, did not come in time"
-                ) from error
-            time.sleep(_AGAIN_S)
-            continue
-        message = json.loads(said) if said else {}
-        if "refused" in message or len(files) == who.local_size:
-            break
-        peer.close()  # it was the end of a job of the same name, or local rank 0 has failed
-        for file in files:
-            os.close(file)
-        if time.monotonic() >= deadline:
-            raise JobRefusedError(f"{who}: local rank 0 of this machine gave up")
-        time.sleep(_AGAIN_S)
-    if "refused" in message:
-        peer.close()
-        raise JobRefusedError(f"the workers of this machine cannot work together: {message['refused']}")
-    peer.settimeout(None)
-    return files, {0: peer}
-
-
-def _bind(listener: socket.socket, address: str, deadline: float) -> None:
-    """An earlier job of the same name may be about to end."""
-    while True:
-        try:
-            listener.bind(address)
-        except OSError as error:
-            if time.monotonic() >= deadline:
-                raise JobRefusedError(
-                    "this machine's workers cannot meet: others of a job of the same name are still meeting"
-                ) from error
-            time.sleep(_AGAIN_S)
-        else:
-            return
-
-
-def _region(size: int) -> int:
-    file = os.memfd_create("p4reduce", os.MFD_CLOEXEC)
-    os.ftruncate(file, size)
-    return file
-
-
 def _mapped(file: int, size: int) -> NDArray[np.uint8]:
-    if os.fstat(file).st_size != size:
-        raise JobRefusedError(
-            "the workers of this machine share memory of different sizes: update all of them"
-        )
+    require_region(file, size)
     return np.frombuffer(mmap.mmap(file, size), np.uint8)

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from controller.api.messages import LONGEST_REASON
 from host_agent.errors import (
     CommunicatorError,
     JobEndedError,
@@ -23,10 +24,30 @@ from host_agent.errors import (
     MismatchError,
     WorkerLostError,
 )
+from host_agent.machine.arriving import make_region
 from host_agent.machine.meeting import Meeting, Who, meet
+from host_agent.machine.messages import (
+    MESSAGE_BYTES,
+    Hello,
+    Parts,
+    Refused,
+    Welcome,
+    decoded,
+    encoded,
+)
+from host_agent.machine.place import Place
 from tests.host_agent.machine.machines import meetings
 
 BYTES = 4096
+
+
+@pytest.fixture(autouse=True)
+def no_thread_fails(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An exception in a watcher's thread would go by unseen."""
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    yield
+    assert not failed
 
 
 def who(local_rank: int, local_size: int = 2, **how: Any) -> Who:
@@ -105,30 +126,128 @@ def test_who_does_not_fit_is_told_and_so_are_the_others(other: dict[str, Any], w
         assert wrong in str(error)
 
 
-def test_who_says_nonsense_is_not_one_of_them() -> None:
-    """Any process of the same user may connect."""
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"hello?",
+        b"[]",
+        b'{"local_rank": 1}',
+        b'{"hello": {"local_rank": "one"}}',
+        b'{"hello": {"local_rank": -1, "local_size": 2, "world_size": 2, "machine": 0, "settings": ""}}',
+        b'{"welcome": {}}',
+        b"[" * 10_000,
+        b"x" * 100_000,
+        encoded(Hello.of(who(1))),  # without its memory
+    ],
+    ids=lambda said: said[:24].decode(),
+)
+def test_who_says_nonsense_is_not_one_of_them(said: bytes) -> None:
+    """Any process of the user may connect; it is told, and holds nobody up, nor does one that is silent."""
     name = str(uuid.uuid4())
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, Place(name) as place:
         first = pool.submit(meet, name, who(0), region_bytes=BYTES, timeout_s=20)
-        address = None
-        while address is None:
-            lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-            address = next(
-                (words[-1] for words in lines if words[-1].startswith("@p4reduce-") and is_ours(words)), None
-            )
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stranger:
-            stranger.connect("\0" + address[1:])
-            stranger.send(b"hello?")
+        with connected(place) as silent, connected(place) as stranger:
+            stranger.send(said)
+            stranger.settimeout(20)
+            assert isinstance(decoded(stranger.recv(MESSAGE_BYTES)), Refused)
             second = pool.submit(meet, name, who(1), region_bytes=BYTES, timeout_s=20)
             met = [first.result(), second.result()]
+            silent.settimeout(20)
+            assert not silent.recv(1)
     for meeting in met:
         meeting.close()
 
 
-def is_ours(words: list[str]) -> bool:
-    """Whether a line of /proc/net/unix is of a socket that this process has."""
-    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
-    return any(os.path.exists(link) and os.readlink(link) == f"socket:[{words[6]}]" for link in links)
+def connected(place: Place) -> socket.socket:
+    """Connected to local rank 0, once it listens."""
+    visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            place.connect(visitor)
+        except OSError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        else:
+            return visitor
+
+
+@pytest.mark.parametrize("files", [0, 1, 3])
+@pytest.mark.parametrize(
+    "said", [b"hello?", encoded(Welcome()), encoded(Parts()), b'{"welcome": {"files": 2}}', b"x" * 100_000]
+)
+def test_a_host_that_says_nonsense_is_no_host(said: bytes, files: int) -> None:
+    name = str(uuid.uuid4())
+    with (
+        ThreadPoolExecutor() as pool,
+        Place(name) as place,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener,
+    ):
+        place.listen(listener, 1, time.monotonic() + 20)
+        visitor = pool.submit(meet, name, who(1), region_bytes=BYTES, timeout_s=20)
+        peer, _ = listener.accept()
+        peer.recv(MESSAGE_BYTES)
+        own = os.memfd_create("not theirs")
+        socket.send_fds(peer, [said], [own] * files)
+        os.close(own)
+        place.remove()
+        error = visitor.exception()
+        peer.close()
+    assert isinstance(error, JobRefusedError)
+    assert "is not local rank 0 of a job of this version" in str(error)
+
+
+@pytest.mark.parametrize("rank", [2, 2**40])
+def test_a_rank_that_cannot_be_is_refused(rank: int) -> None:
+    for error in come(who(0), who(rank, rank=1)):
+        assert isinstance(error, JobRefusedError)
+        assert f"{rank} is no local rank of 2" in str(error)
+
+
+def test_two_with_one_rank_are_refused_and_so_is_the_third() -> None:
+    errors = come(who(0, 3), who(1, 3), who(1, 3))
+    for error in errors:
+        assert isinstance(error, JobRefusedError)
+        assert "local rank 1 is there already" in str(error)
+
+
+def test_who_died_while_it_waited_may_come_again() -> None:
+    name = str(uuid.uuid4())
+    with ThreadPoolExecutor() as pool, Place(name) as place:
+        first = pool.submit(meet, name, who(0, 3), region_bytes=BYTES, timeout_s=20)
+        with connected(place) as dies:
+            region = make_region(BYTES)
+            socket.send_fds(dies, [encoded(Hello.of(who(1, 3)))], [region])
+            os.close(region)
+            dies.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                dies.recv(1)
+        others = [pool.submit(meet, name, who(rank, 3), region_bytes=BYTES, timeout_s=20) for rank in (1, 2)]
+        for meeting in (first.result(), *(other.result() for other in others)):
+            assert meeting.failure is None
+            meeting.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "not sealed", "smaller"])
+def test_memory_that_could_be_taken_away_is_refused(kind: str, tmp_path: Path) -> None:
+    """Who reads memory that its owner has made smaller is killed by SIGBUS."""
+    name = str(uuid.uuid4())
+    with ThreadPoolExecutor() as pool, Place(name) as place:
+        first = pool.submit(meet, name, who(0), region_bytes=BYTES, timeout_s=20)
+        with connected(place) as visitor:
+            file = {
+                "file": lambda: os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT),
+                "pipe": lambda: os.pipe()[0],
+                "not sealed": lambda: os.memfd_create("test", os.MFD_ALLOW_SEALING),
+                "smaller": lambda: make_region(BYTES // 2),
+            }[kind]()
+            if kind in ("file", "not sealed"):
+                os.ftruncate(file, BYTES)
+            socket.send_fds(visitor, [encoded(Hello.of(who(1)))], [file])
+            os.close(file)
+            error = first.exception()
+    assert isinstance(error, JobRefusedError)
+    assert "share memory of different sizes or kinds" in str(error)
 
 
 def test_who_dies_is_named_to_all() -> None:
@@ -182,6 +301,83 @@ def test_what_one_fails_with_all_fail_with(
         if isinstance(error, WorkerLostError):
             assert isinstance(meeting.failure, WorkerLostError)
             assert meeting.failure.rank == 9
+        meeting.close()
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "梯", "\U0001f600", "\0", "\udc80", '"'])
+def test_a_long_reason_is_cut_and_heard_by_all(letter: str) -> None:
+    """In whatever script; and whoever dies after it is not missed, as all have failed."""
+    met = meetings(1, 3, region_bytes=BYTES)
+    met[1].fail("out of memory: " + letter * 20_000)
+    eventually(lambda: met[0].failure and met[2].failure)
+    for meeting in (met[0], met[2]):
+        assert isinstance(meeting.failure, WorkerLostError)
+        assert str(meeting.failure).startswith("out of memory: ")
+        assert len(str(meeting.failure)) == LONGEST_REASON
+        assert str(meeting.failure).endswith("…")
+    for meeting in met:
+        meeting.close()
+
+
+@pytest.mark.parametrize("speaker", [0, 1])
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"not JSON",
+        b"\xff\xfe",
+        b"{}",
+        b"7",
+        b'{"left": 1}',
+        b'{"left": {"local_rank": true, "collectives": 1}}',
+        b'{"left": {"local_rank": 1, "collectives": -1}}',
+        b'{"left": {"local_rank": 3, "collectives": 1}}',
+        b'{"left": {"local_rank": 1, "collectives": 1e3}}',
+        b'{"left": {"local_rank": 1, "collectives": ' + b"9" * 5000 + b"}}",
+        b'{"failed": {"reason": "no kind"}}',
+        b'{"failed": {"reason": 7, "kind": "WorkerLostError", "rank": null}}',
+        b'{"failed": {"reason": "a", "kind": "WorkerLostError", "rank": null, "more": 1}}',
+        b'{"welcome": {}}',
+        b'{"parts": {}, "left": {}}',
+        b"x" * 100_000,
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_who_says_what_no_worker_says_has_failed_and_all_hear_it(said: bytes, speaker: int) -> None:
+    met = meetings(1, 3, region_bytes=BYTES)
+    for peer in met[speaker]._peers.values():
+        peer.send(said)
+    eventually(lambda: all(meeting.failure for meeting in met))
+    for meeting in met:
+        assert isinstance(meeting.failure, WorkerLostError)
+        assert meeting.failure.rank == speaker
+        assert f"GPU {speaker} of machine 0" in str(meeting.failure)
+        assert "said what no worker says" in str(meeting.failure)
+        meeting.close()
+
+
+def test_nobody_leaves_for_another() -> None:
+    met = meetings(1, 3, region_bytes=BYTES)
+    met[1]._peers[0].send(b'{"left": {"local_rank": 2, "collectives": 1}}')
+    eventually(lambda: met[2].failure)
+    assert "GPU 1 of machine 0" in str(met[2].failure)
+    assert not met[2].left
+    for meeting in met:
+        meeting.close()
+
+
+def test_a_callback_that_fails_does_not_keep_others_from_hearing_it(caplog: pytest.LogCaptureFixture) -> None:
+    met = meetings(1, 3, region_bytes=BYTES)
+    heard: list[CommunicatorError] = []
+
+    def fails(error: CommunicatorError) -> None:
+        raise ZeroDivisionError
+
+    met[0].on_failure(fails)
+    met[0].on_failure(heard.append)
+    met[1].fail("out of memory")
+    eventually(lambda: heard and met[2].failure)
+    assert "a callback failed" in caplog.text
+    for meeting in met:
         meeting.close()
 
 
