@@ -40,6 +40,7 @@ from host_agent.errors import (
     JobRefusedError,
     QueuePairTakenError,
 )
+from host_agent.forks import connections_not_for_children
 from host_agent.membership import Answer, Request, error_of
 from host_agent.session import NS, Away, Break, Close, Open, Send, Session, State
 
@@ -300,6 +301,7 @@ class ControllerSession:
 
     def _read(self) -> None:
         session = self._joined
+        connections_not_for_children(self, self.controller)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._opening is not None or session.is_over)
