@@ -35,7 +35,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5  # how often a wait between collectives checks whether it is still wanted
 _SOON_S: Final = 0.02  # how long a wait goes on before it asks for the connection's progress,
 _LATER_S: Final = 1.0  # and how often it asks again
-_NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
+NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
 
@@ -97,6 +97,16 @@ class Alone:
         """Nothing to take down."""
 
 
+def give_up_or_say_so(stall: str, timeout_s: float | None) -> None:
+    """No progress: CollectiveTimeoutError if the user has set a limit, else a line in the log.
+
+    In the log, as Python shows equal warnings once in a process's life.
+    """
+    if timeout_s is not None:
+        raise CollectiveTimeoutError(stall) from None
+    _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+
+
 class Runner:
     """Runs one collective after the other on `link`; gives up, or says so, where nothing moves."""
 
@@ -122,13 +132,11 @@ class Runner:
     @property
     def patience_s(self) -> float:
         """How long there may be no progress before a warning, or an error."""
-        return _NOTICE_S if self.timeout_s is None else self.timeout_s
+        return NOTICE_S if self.timeout_s is None else self.timeout_s
 
     def stalled(self, stall: str) -> None:
         """No progress for `patience_s`: CollectiveTimeoutError if the user has set a limit."""
-        if self.timeout_s is not None:
-            raise CollectiveTimeoutError(stall) from None
-        _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+        give_up_or_say_so(stall, self.timeout_s)
 
     def replace(self, link: Link) -> None:
         """Go on with another link; the one before is closed."""

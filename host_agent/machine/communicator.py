@@ -16,7 +16,6 @@ is finished on all, with that machine's part: each plane gives its results to th
 from __future__ import annotations
 
 import hashlib
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -30,7 +29,6 @@ from host_agent.collectives.plan import Strategy
 from host_agent.collectives.signature import Signature, described, signature
 from host_agent.communicator import Communicator
 from host_agent.errors import (
-    CollectiveTimeoutError,
     CommunicatorClosedError,
     CommunicatorError,
     JobEndedError,
@@ -61,13 +59,12 @@ from host_agent.membership import MembershipChange, View
 from host_agent.metrics import Statistics
 from host_agent.quantisation import Blocks
 from host_agent.recovery import NUMBERS, BegunAnewError
+from host_agent.runner import NOTICE_S, give_up_or_say_so
 from host_agent.transport.events import Counters
 from host_agent.turns import Turns
 from host_agent.wire.aggregation import Kind
 
-_NOTICE_S: Final = 60.0  # how often who waits without a limit says so
 _SOON_S: Final = 0.02  # how long a wait goes on before anybody is told of it
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -573,14 +570,12 @@ class MachineCommunicator(Collectives):
             raise unheard
 
     def _stalled(self, seconds: float, local_ranks: list[int]) -> None:
-        limit = _NOTICE_S if self._timeout_s is None else self._timeout_s
-        if seconds < limit:
+        if seconds < (NOTICE_S if self._timeout_s is None else self._timeout_s):
             return
+        notice = self._what, int(seconds // NOTICE_S)
+        if self._timeout_s is None and notice == self._noticed:
+            return
+        self._noticed = notice
         late = ", ".join(f"GPU {gpu} (rank {self.rank - self.machine.rank + gpu})" for gpu in local_ranks)
         stall = f"{self._what}: {late} of this machine has come no further for {seconds:.0f} s"
-        if self._timeout_s is not None:
-            raise CollectiveTimeoutError(stall)
-        notice = self._what, int(seconds // _NOTICE_S)
-        if notice != self._noticed:
-            self._noticed = notice
-            _LOG.warning("%s; waiting on, as no timeout_s is set", stall)
+        give_up_or_say_so(stall, self._timeout_s)
