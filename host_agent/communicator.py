@@ -93,7 +93,7 @@ class Communicator(Collectives):
         self._execution = Execution(
             View.first(rank, world_size, ready.ring),
             ready,
-            Runner(link, rank=rank, timeout_s=timeout_s),
+            Runner(link, rank=rank, timeout_s=timeout_s, who_is_missing=membership.who_is_missing),
             membership,
             queue_pairs,
             is_in_elastic_gang=self.is_in_elastic_gang,

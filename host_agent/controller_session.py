@@ -25,8 +25,10 @@ from controller.api.messages import (
     FromController,
     Heartbeat,
     Join,
+    Lacking,
     Leave,
     Ready,
+    Stalled,
     Up,
 )
 from controller.api.rpc import ControllerStub
@@ -184,6 +186,28 @@ class ControllerSession:
             )
             session.ask_no_more()
             return session.is_member and session.holds_lease(_now())
+
+    def who_is_missing(self, *, timeout_s: float) -> str:
+        """As `Membership`'s."""
+        session, collective = self._joined, self._joined.running
+
+        def answer() -> Lacking | None:
+            lacking = session.lacking
+            return lacking if lacking is not None and lacking.collective == collective else None
+
+        with self._changed:
+            if collective is not None:
+                session.lacking = None
+                session.say(Stalled(collective))
+                self._act()
+                self._changed.wait_for(lambda: answer() or session.is_over, timeout=timeout_s)
+            lacking = answer()
+        if lacking is None:
+            error = f" ({session.last_error})" if session.last_error else ""
+            return f"Whom it waits for is not known: the controller at {self.controller} does not say{error}"
+        if not lacking.who:
+            return "The controller knows of nobody who is late: all workers are in this collective"
+        return f"The controller says: {lacking.who}"
 
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation."""

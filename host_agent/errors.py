@@ -72,7 +72,7 @@ class RetryExceededError(ConnectionFailedError):
 
 
 class CollectiveTimeoutError(CommunicatorError, TimeoutError):
-    """No progress for `timeout_s`; the sentence names the first message without a result."""
+    """No progress for `timeout_s`; names the first message without a result, and who is missing if known."""
 
 
 class CommunicatorClosedError(CommunicatorError):

@@ -131,6 +131,13 @@ class Membership(Protocol):
         """Answer a request; Compare may get several answers. Does not wait."""
         ...
 
+    def who_is_missing(self, *, timeout_s: float) -> str:
+        """Whom the collective that this worker is in waits for, as the controller knows, in a sentence.
+
+        Where it says nothing in time, the sentence says that.
+        """
+        ...
+
     def counted(self, generation: int, messages: int) -> None:
         """So many messages have been numbered in a generation: for the next heartbeat. Does not wait."""
         ...

@@ -35,6 +35,7 @@ _LOG = logging.getLogger(__name__)
 _POLL_S: Final = 0.5  # how often a wait between collectives checks whether it is still wanted
 _SOON_S: Final = 0.02  # how long a wait goes on before it asks for the connection's progress,
 _LATER_S: Final = 1.0  # and how often it asks again
+_ASK_S: Final = 3.0  # how long it waits for the controller's answer who is missing
 NOTICE_S: Final = 60.0  # without a time limit, how often a collective that does not move says so
 
 _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
@@ -97,6 +98,14 @@ class Alone:
         """Nothing to take down."""
 
 
+class WhoIsMissing(Protocol):
+    """Says in a sentence whom a collective waits for (`Membership.who_is_missing`)."""
+
+    def __call__(self, *, timeout_s: float) -> str:
+        """Wait for the answer no longer than that."""
+        ...
+
+
 def give_up_or_say_so(stall: str, timeout_s: float | None) -> None:
     """No progress: CollectiveTimeoutError if the user has set a limit, else a line in the log.
 
@@ -108,7 +117,10 @@ def give_up_or_say_so(stall: str, timeout_s: float | None) -> None:
 
 
 class Runner:
-    """Runs one collective after the other on `link`; gives up, or says so, where nothing moves."""
+    """Runs one collective after the other on `link`; gives up, or says so, where nothing moves.
+
+    `who_is_missing` is asked before that.
+    """
 
     def __init__(
         self,
@@ -117,10 +129,12 @@ class Runner:
         rank: int,
         timeout_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        who_is_missing: WhoIsMissing | None = None,
     ) -> None:
         self.link = link
         self.rank = rank
         self.timeout_s = timeout_s
+        self._who_is_missing = who_is_missing
         self._clock = clock
         self._last_op = 0
         self._counting = threading.Lock()  # guards these two
@@ -242,7 +256,11 @@ class Runner:
                 if _position(progress) != seen:
                     seen, deadline = _position(progress), self._clock() + patience
                 elif self._clock() >= deadline:
-                    self.stalled(self._stall(progress, what, patience))
+                    stall = self._stall(progress, what, patience)
+                    if self._who_is_missing is not None:
+                        stall += f". {self._who_is_missing(timeout_s=_ASK_S)}"
+                    if _position(self.link.progress()) == seen:  # nothing has come while it asked
+                        self.stalled(stall)
                     deadline = self._clock() + patience
 
     def _stall(self, progress: Progress, what: str, patience: float) -> str:

@@ -34,6 +34,7 @@ from controller.api.messages import (
     FromWorker,
     Heartbeat,
     Join,
+    Lacking,
     Leave,
     Left,
     Moved,
@@ -121,8 +122,8 @@ class Session:
     """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
 
     `ready`: the newest, in the present mode. `missing_*`: who has not joined, or, where this worker leaves,
-    who has not left. `last_error`: why there is no
-    stream now. `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
+    who has not left. `lacking`: the last answer to Stalled. `last_error`: why there is no stream now.
+    `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
     `counted` and `running` are what the next heartbeat says: so many messages have been numbered in a
     generation; the collective that this worker is in.
@@ -136,6 +137,7 @@ class Session:
         self.refused: str | None = None
         self.missing_ranks: tuple[int, ...] = ()
         self.missing_workers: tuple[str, ...] = ()
+        self.lacking: Lacking | None = None
         self.last_error = ""
         self.counted = Heartbeat()
         self.running: int | None = None
@@ -207,7 +209,7 @@ class Session:
         self._open(now)
 
     def say(self, message: FromWorker) -> None:
-        """An answer to what was asked, Up, Leave or Abort."""
+        """An answer to what was asked, Up, Leave, Abort, or Stalled."""
         match message:
             case Renewing():
                 if message not in self._answers:  # it may be asked twice
@@ -257,6 +259,8 @@ class Session:
                     self._ask_at = None
             case Waiting(ranks, workers):
                 self.missing_ranks, self.missing_workers = ranks, workers
+            case Lacking():
+                self.lacking = said
             case Ready():
                 self.ready = said
                 self._beat_at = now + round(said.heartbeat_interval_s * NS)

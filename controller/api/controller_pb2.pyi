@@ -55,7 +55,7 @@ CANNOT_GO_ON: EndCause
 NOT_CONFIGURED: EndCause
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing", "called")
+    __slots__ = ("join", "resume", "up", "heartbeat", "leave", "abort", "paused", "held", "renewing", "called", "stalled")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     RESUME_FIELD_NUMBER: _ClassVar[int]
     UP_FIELD_NUMBER: _ClassVar[int]
@@ -66,6 +66,7 @@ class WorkerMessage(_message.Message):
     HELD_FIELD_NUMBER: _ClassVar[int]
     RENEWING_FIELD_NUMBER: _ClassVar[int]
     CALLED_FIELD_NUMBER: _ClassVar[int]
+    STALLED_FIELD_NUMBER: _ClassVar[int]
     join: Join
     resume: Resume
     up: Up
@@ -76,7 +77,8 @@ class WorkerMessage(_message.Message):
     held: Held
     renewing: Renewing
     called: Called
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ..., called: _Optional[_Union[Called, _Mapping]] = ...) -> None: ...
+    stalled: Stalled
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., resume: _Optional[_Union[Resume, _Mapping]] = ..., up: _Optional[_Union[Up, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., abort: _Optional[_Union[Abort, _Mapping]] = ..., paused: _Optional[_Union[Paused, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., renewing: _Optional[_Union[Renewing, _Mapping]] = ..., called: _Optional[_Union[Called, _Mapping]] = ..., stalled: _Optional[_Union[Stalled, _Mapping]] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("job", "world_size", "worker", "path_mtu_max", "rnr_nak", "tenant", "elastic", "join_token", "backup_mac", "backup_ip", "backup_path_mtu", "selective", "gang")
@@ -194,8 +196,14 @@ class Called(_message.Message):
     what: str
     def __init__(self, collective: _Optional[int] = ..., what: _Optional[str] = ...) -> None: ...
 
+class Stalled(_message.Message):
+    __slots__ = ("collective",)
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    collective: int
+    def __init__(self, collective: _Optional[int] = ...) -> None: ...
+
 class ControllerMessage(_message.Message):
-    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed", "compare")
+    __slots__ = ("waiting", "ready", "start", "heartbeat", "left", "ended", "resumed", "pause", "hold_at", "moved", "renew", "renewed", "compare", "lacking")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     START_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +217,7 @@ class ControllerMessage(_message.Message):
     RENEW_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
     COMPARE_FIELD_NUMBER: _ClassVar[int]
+    LACKING_FIELD_NUMBER: _ClassVar[int]
     waiting: Waiting
     ready: Ready
     start: Start
@@ -222,7 +231,8 @@ class ControllerMessage(_message.Message):
     renew: Renew
     renewed: Renewed
     compare: Compare
-    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., compare: _Optional[_Union[Compare, _Mapping]] = ...) -> None: ...
+    lacking: Lacking
+    def __init__(self, waiting: _Optional[_Union[Waiting, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., start: _Optional[_Union[Start, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., ended: _Optional[_Union[Ended, _Mapping]] = ..., resumed: _Optional[_Union[Resumed, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., hold_at: _Optional[_Union[HoldAt, _Mapping]] = ..., moved: _Optional[_Union[Moved, _Mapping]] = ..., renew: _Optional[_Union[Renew, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., compare: _Optional[_Union[Compare, _Mapping]] = ..., lacking: _Optional[_Union[Lacking, _Mapping]] = ...) -> None: ...
 
 class Waiting(_message.Message):
     __slots__ = ("missing_ranks", "missing_workers")
@@ -389,6 +399,14 @@ class Compare(_message.Message):
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     collective: int
     def __init__(self, collective: _Optional[int] = ...) -> None: ...
+
+class Lacking(_message.Message):
+    __slots__ = ("collective", "who")
+    COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    collective: int
+    who: str
+    def __init__(self, collective: _Optional[int] = ..., who: _Optional[str] = ...) -> None: ...
 
 class Ended(_message.Message):
     __slots__ = ("reason", "rank", "host", "first_message", "mismatch", "cause", "plane")

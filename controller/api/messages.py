@@ -270,6 +270,13 @@ class Called:
         object.__setattr__(self, "what", shortened(self.what))
 
 
+@dataclass(frozen=True)
+class Stalled:
+    """That collective has made no progress here for as long as it may. Answered by Lacking."""
+
+    collective: int
+
+
 # From the controller.
 
 
@@ -423,7 +430,15 @@ class Compare:
     collective: int
 
 
-FromWorker = Join | Resume | Up | Heartbeat | Leave | Abort | Paused | Held | Renewing | Called
+@dataclass(frozen=True)
+class Lacking:
+    """Answers Stalled: whom the collective waits for, in words; empty: nobody is known to be late."""
+
+    collective: int
+    who: str
+
+
+FromWorker = Join | Resume | Up | Heartbeat | Leave | Abort | Paused | Held | Renewing | Called | Stalled
 FromController = (
     Waiting
     | Ready
@@ -438,4 +453,5 @@ FromController = (
     | Renew
     | Renewed
     | Compare
+    | Lacking
 )

@@ -127,6 +127,14 @@ class Forgotten:
     reason: str
 
 
+@dataclass(frozen=True)
+class Stuck:
+    """A worker's collective makes no progress: find out who is missing, then call `tell_who_is_missing`."""
+
+    token: bytes
+    collective: int
+
+
 Effect = (
     Tell
     | Gathered
@@ -144,4 +152,5 @@ Effect = (
     | Renumbered
     | WentOn
     | Forgotten
+    | Stuck
 )

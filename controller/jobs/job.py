@@ -27,6 +27,7 @@ from controller.api.messages import (
     Heartbeat,
     Held,
     JobSpec,
+    Lacking,
     Leave,
     Left,
     Mode,
@@ -37,6 +38,7 @@ from controller.api.messages import (
     Renewed,
     Renewing,
     Resumed,
+    Stalled,
     Start,
     Up,
     Waiting,
@@ -330,6 +332,9 @@ class Job:
                 self._disagrees(rank, called, reason, now)
             case Called():
                 self._called(rank, said, now)
+            case Stalled(collective):
+                if self.is_set_up:
+                    self._effects.append(effects.Stuck(self.workers[rank].token, collective))
             case _:
                 raise InvalidRequestError(f"{type(said).__name__.lower()} in the middle of a session")
 
@@ -635,6 +640,12 @@ class Job:
         elif self.comparison is None:
             self._compare(called.collective, reason, now)
         self._called(rank, called, now)
+
+    def tell_who_is_missing(self, stuck: effects.Stuck, who: str) -> None:
+        """A worker that asked hears whom its collective waits for."""
+        for rank, worker in self.workers.items():
+            if worker.token == stuck.token and self.live:
+                self._tell(rank, Lacking(stuck.collective, who))
 
     def _called(self, rank: int, called: Called, now: float) -> None:
         """What a worker has called, as it was asked."""

@@ -77,14 +77,15 @@ async def _read(
     ]
     for step in (message_packets, 1):
         for allocation in allocations:
-            slots = await _slots(switches, allocation, step)
+            slots = await slots_of(switches, allocation, step)
             (found.at_leaf if allocation.role == "leaf" else found.at_spines).extend(slots)
     found.whole = True
 
 
-async def _slots(
+async def slots_of(
     switches: Mapping[str, ManagedSwitch], allocation: Allocation, step: int
 ) -> list[SlotContent]:
+    """A job's slots on a switch, each `step`th; their indexes are counted from the region's first."""
     region = allocation.region
     slots = await switches[allocation.switch].switch.slots(region.base, region.slots, step=step)
     return [replace(slot, index=slot.index - region.base) for slot in slots]

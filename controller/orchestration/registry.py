@@ -25,6 +25,7 @@ from controller.orchestration.demands import Demands
 from controller.orchestration.engine import Engine
 from controller.orchestration.gangs import Gangs
 from controller.orchestration.loading import load
+from controller.orchestration.missing import Missing
 from controller.orchestration.record import Record, stored
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.sessions import Sessions
@@ -112,6 +113,7 @@ class Registry:
             effects.WentOn: waitlist.went_on,
             effects.Lost: lambda record, effect: spawn(renewer.go_on_without(record, effect)),
             effects.Over: self._over,
+            effects.Stuck: Missing(self.manager, interval_s=config.heartbeat_interval_s).asked,
         }
 
     # Jobs.

@@ -38,6 +38,7 @@ from controller.api.messages import (
 )
 from controller.jobs.effects import Tell
 from controller.jobs.job import Job
+from controller.jobs.missing import not_in_it
 from controller.jobs.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
 from host_agent.front import Collectives
@@ -204,6 +205,13 @@ class FakeMembership:
 
     def confirm(self, *, timeout_s: float) -> bool:
         return True
+
+    def who_is_missing(self, *, timeout_s: float) -> str:
+        with self.controller.lock:
+            workers = self.controller.job.workers
+            collective = workers[self.rank].in_collective
+            assert collective is not None
+            return ", ".join(not_in_it(workers, collective, time.monotonic(), 1e6))
 
     def counted(self, generation: int, messages: int) -> None:
         self.controller.counted[self.rank] = generation, messages

@@ -389,6 +389,7 @@ def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) ->
     assert "all_reduce(SUM) of 5000 float32" in str(results[0])
     assert "first message without a result is 0 of 10 posted" in str(results[0])
     assert "p4reduce doctor" in str(results[0])
+    assert "rank 1 (h1, 10.0.0.2) is in no collective" in str(results[0])
     with pytest.raises(WorkerLostError, match="no progress"):
         rack.communicators[1].barrier()
 

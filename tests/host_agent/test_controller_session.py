@@ -593,3 +593,22 @@ def test_who_cannot_leave_as_the_controller_is_away_says_so(
     session = joined(play, script("join", READY, "leave", DROP))
     with pytest.raises(ControllerUnreachableError, match=r"within 5 s: the controller at .* is out of reach"):
         session.leave(timeout_s=5)
+
+
+def test_who_is_missing_is_asked_and_told(play: Any) -> None:
+    heard: list[Any] = []
+    answers = ("stalled", pb.Lacking(collective=6, who="too late"), pb.Lacking(collective=7, who="rank 2"))
+    session = running(play, script(*STARTED, *answers, "stalled", pb.Lacking(collective=8), heard=heard))
+    session.runs(7)
+    assert session.who_is_missing(timeout_s=30) == "The controller says: rank 2"
+    session.runs(8)
+    assert session.who_is_missing(timeout_s=30).startswith("The controller knows of nobody who is late")
+    assert [said.collective for said in heard if isinstance(said, pb.Stalled)] == [7, 8]
+
+
+def test_a_controller_that_does_not_say_who_is_missing_is_named(play: Any) -> None:
+    """One of an earlier release, for instance."""
+    session = running(play, script(*STARTED, "stalled"))
+    session.runs(7)
+    said = session.who_is_missing(timeout_s=0.2)
+    assert said.startswith(f"Whom it waits for is not known: the controller at {session.controller} does not")

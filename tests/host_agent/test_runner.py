@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -88,6 +88,41 @@ def test_with_a_timeout_it_is_not() -> None:
     link = SlowLink()
     with pytest.raises(CollectiveTimeoutError, match="no progress for 60 s, the timeout that it was"):
         Runner(link, rank=0, timeout_s=60, clock=lambda: link.now).run(two_operations(), "all_reduce")
+
+
+def test_whoever_is_missing_is_named() -> None:
+    link, asked = SlowLink(), list[float]()
+
+    def who_is_missing(*, timeout_s: float) -> str:
+        asked.append(timeout_s)
+        return "The controller says: rank 2 is in no collective"
+
+    with pytest.raises(CollectiveTimeoutError, match="The controller says: rank 2 is in no collective"):
+        Runner(link, rank=0, timeout_s=60, clock=lambda: link.now, who_is_missing=who_is_missing).run(
+            two_operations(), "all_reduce"
+        )
+    assert len(asked) == 1
+    assert asked[0] <= 5
+
+
+def test_what_comes_while_it_asks_is_progress() -> None:
+    class MovingLink(SlowLink):
+        """Something comes with each question."""
+
+        received = 0
+
+        def progress(self) -> Progress:
+            return replace(super().progress(), received_messages=self.received)
+
+    link = MovingLink()
+
+    def who_is_missing(*, timeout_s: float) -> str:
+        link.received += 1
+        return "rank 2"
+
+    runner = Runner(link, rank=0, timeout_s=60, clock=lambda: link.now, who_is_missing=who_is_missing)
+    assert runner.run(two_operations(), "all_reduce") == "done"
+    assert link.received > 10
 
 
 @pytest.mark.parametrize("make", [Communicator, Communicator.join])
