@@ -27,6 +27,7 @@ from controller.api.messages import (
     Resume,
     Worker,
 )
+from controller.security.limits import Limits
 
 NUMBERS = st.integers(0, 2**32 - 1)
 SECONDS = st.floats(0, 1e9)
@@ -167,3 +168,20 @@ def test_secrets_are_not_shown() -> None:
     ready = replace(READY, resume_token=b"hush")
     resume = Resume(job="train", generation=77, rank=1, token=b"hush", joined=join, ready=ready)
     assert "hush" not in repr((join, ready, resume))
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "梯", "\U0001f600", "\udc80", "\0"])
+def test_reasons_and_calls_are_cut_to_what_the_controller_takes(letter: str) -> None:
+    """In whatever script; what cannot be encoded is replaced, as the whole message would be lost."""
+    said = messages.Abort(letter * 20_000, messages.Called(3, letter * 20_000))
+    written = codec.to_controller(said)
+    assert written.ByteSize() < Limits().session_message_bytes
+    for text in (written.abort.reason, written.abort.mismatch.what):
+        assert len(text) == messages.LONGEST_REASON
+        assert text.endswith("…")
+    assert codec.from_worker(written) == said
+
+
+def test_what_is_not_too_long_is_not_cut() -> None:
+    reason = "ä" * messages.LONGEST_REASON
+    assert messages.Abort(reason).reason == reason
