@@ -124,7 +124,7 @@ class MachineCommunicator(Collectives):
         self._called = 0
         # What runs
         self._what = ""
-        self._noticed = ("", 0)
+        self._noticed = (0, 0)  # the last line in the log: of which step, after how long
         self._running_since = time.monotonic()
         self._renewal = 0  # after which
         self._gang = Machinery(
@@ -572,7 +572,7 @@ class MachineCommunicator(Collectives):
     def _stalled(self, seconds: float, local_ranks: list[int]) -> None:
         if seconds < (NOTICE_S if self._timeout_s is None else self._timeout_s):
             return
-        notice = self._what, int(seconds // NOTICE_S)
+        notice = self._gang.step, int(seconds // NOTICE_S)
         if self._timeout_s is None and notice == self._noticed:
             return
         self._noticed = notice

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from host_agent.communicator import Communicator
+from host_agent.front import Collectives
 from tests.host_agent.machine.machines import Machines
 from tests.host_agent.waiting import eventually
 
@@ -24,7 +24,7 @@ def test_who_is_waited_for_is_named_every_minute(
         for _ in range(2):
             before, goes = len(notices(caplog)), threading.Event()
 
-            def call(c: Communicator, goes: threading.Event = goes) -> int:
+            def call(c: Collectives, goes: threading.Event = goes) -> int:
                 if c is late:
                     assert goes.wait(60)
                 return int(c.all_reduce(np.ones(1, np.int32))[0])
