@@ -99,6 +99,14 @@ class Plan:
         """The size of the job's region: of two windows (docs/protocol.md: m mod 2W)."""
         return slots_of(self.window, self.message_packets)
 
+    def is_like(self, other: Plan) -> bool:
+        """Tell whether planes of one gang may have these two: they cut and add up alike."""
+        return _common(self) == _common(other)
+
+
+def _common(plan: Plan) -> tuple[object, ...]:
+    return plan.mode, plan.path_mtu, plan.window, plan.message_packets, plan.selective, plan.backup
+
 
 def slots_of(window: int, message_packets: int) -> int:
     """The size of a region: of two windows."""

@@ -210,6 +210,8 @@ class Adoption:
         self._store.save_job(stored(job, plan, [orphan.allocation for orphan in orphans], Phase.RUNNING))
         record = Record(job, allocations={orphan.allocation.switch: orphan.allocation for orphan in orphans})
         self._allocations.adopted(record, orphans)
+        if (created := self._book.by_name.get(spec.name)) is not None:  # nobody has joined it
+            self._gangs.leave_out(created)
         self._book.by_name[spec.name] = self._book.by_generation[plan.generation] = record
         self._gangs.enlist(record, spec.gang)
         self._rerouting.allocated(record)
@@ -217,7 +219,7 @@ class Adoption:
         self._engine.spawn(self._allocations.take_qps_back(plan.generation, qps))
         logger.warning("job %s: taken over from its workers, generation %d", spec.name, plan.generation)
         others = [plane.job for plane in record.live_planes if plane is not record]
-        if any(other.renewal or (other.plan and other.plan.mode is not plan.mode) for other in others):
+        if any(other.renewal or (other.plan and not other.plan.is_like(plan)) for other in others):
             lost = lost or "another plane of its gang has gone on otherwise"
         if lost:
             self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)

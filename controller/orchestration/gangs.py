@@ -14,7 +14,7 @@ import functools
 from collections.abc import Iterable, Mapping
 
 from controller.api.errors import ConflictError, InvalidRequestError
-from controller.api.messages import EndCause, Ended, Gang, JobSpec, Left
+from controller.api.messages import EndCause, Ended, Gang, JobSpec, Left, Mode
 from controller.jobs.effects import Interrupted, MachineLost
 from controller.jobs.job import Job
 from controller.jobs.renewals import Cause
@@ -25,6 +25,8 @@ from controller.orchestration.engine import Engine
 from controller.orchestration.record import Record
 
 _MOST_LINES = 16  # of who has not joined
+# Settings of a job that all planes have alike: what one plane may do, all do.
+_ALIKE = ("elastic", "min_workers", "mode", "path_mtu", "window", "message_packets", "selective")
 
 
 class Gangs:
@@ -46,34 +48,59 @@ class Gangs:
 
         With a `token`, what a worker brings, NotAllowedError where another plane has another one.
         """
-        gang, known = spec.gang, self._book.by_name
-        if gang is None:
-            if any(self.of(spec.name)):
-                raise ConflictError(f"there is a gang {spec.name} already: use another name for the job")
-            return
-        if (same := known.get(gang.name)) is not None and same.job.live:
-            raise ConflictError(f"there is a job {gang.name} already: use another name for the gang")
-        for record in self.of(gang.name):
-            other = record.job.spec
-            assert other.gang is not None
-            if other.name == spec.name:
-                continue
-            for what, mine, theirs in (
-                ("planes, one for each GPU of a machine", gang.planes, other.gang.planes),
-                ("machines", spec.world_size, other.world_size),
-            ):
-                if mine != theirs:
-                    raise InvalidRequestError(
-                        f"gang {gang.name} has {theirs} {what}, but plane {gang.plane} says {mine}: start "
-                        "all workers alike"
-                    )
-            if spec.tenant != other.tenant:
-                raise InvalidRequestError(
-                    f"gang {gang.name} is of tenant {other.tenant or 'default'}, but plane {gang.plane} says "
-                    f"{spec.tenant or 'default'}: start all workers with the same"
-                )
+        self._require_free(spec)
+        for other in self._other_planes(spec):
+            _require_alike(spec, other)
             if token is not None:
                 require_token(other, token)
+
+    def check_told(self, spec: JobSpec, token: str) -> None:
+        """The same of a running job that its workers tell of: ConflictError, NotAllowedError.
+
+        What was created and nobody has joined may be otherwise, but its token is needed.
+        """
+        self._require_free(spec)
+        created = self._book.specs.get(spec.name)
+        if created is not None and created.token_hash:
+            require_token(created, token)
+        for other in self._other_planes(spec):
+            record = self._book.by_name.get(other.name)
+            if record is not None and record.job.live and record.job.workers:
+                try:
+                    _require_alike(spec, other)
+                except InvalidRequestError as error:  # they go on as they are
+                    raise ConflictError(str(error)) from error
+                require_token(other, token)
+            elif other.token_hash:
+                require_token(other, token)
+
+    def _require_free(self, spec: JobSpec) -> None:
+        """ConflictError where a gang has a job's name, or a job a gang's."""
+        if spec.gang is None:
+            for other in self._planes():
+                assert other.gang is not None
+                if spec.name == other.gang.name:
+                    raise ConflictError(f"there is a gang {spec.name} already: use another name for the job")
+            return
+        name = spec.gang.name
+        job = self._book.by_name.get(name)
+        if name in self._book.specs or (job is not None and job.job.live):
+            raise ConflictError(f"there is a job {name} already: use another name for the gang")
+
+    def _planes(self) -> list[JobSpec]:
+        """All planes that are not over, and those that were created."""
+        live = {record.job.spec.name: record.job.spec for record in self._book if record.job.live}
+        return [spec for spec in {**self._book.specs, **live}.values() if spec.gang is not None]
+
+    def _other_planes(self, spec: JobSpec) -> list[JobSpec]:
+        """Those of the same gang, in order."""
+        gang = spec.gang
+        others = [
+            (other.gang.plane, other)
+            for other in self._planes()
+            if gang is not None and other.gang is not None and other.gang.name == gang.name
+        ]
+        return [other for _, other in sorted(others, key=lambda found: found[0]) if other.name != spec.name]
 
     def of(self, name: str) -> list[Record]:
         """The planes of a gang that are not over, in order."""
@@ -125,10 +152,14 @@ class Gangs:
     def vacated(self, record: Record) -> None:
         """All who had joined a plane that nobody created have withdrawn: it is none of the gang any more."""
         rest = [mate for mate in record.planes if mate is not record]
-        record.planes.remove(record)
-        record.planes = [record]
+        self.leave_out(record)
         if rest:
             self.gathered(rest[0])
+
+    def leave_out(self, record: Record) -> None:
+        """A job is none of its gang's planes any more."""
+        record.planes.remove(record)
+        record.planes = [record]
 
     # Machines that are lost
 
@@ -218,6 +249,39 @@ class Gangs:
             reason = f"gang {gang.name} cannot go on: the controller's database has no plane {plane} of it"
             return Ended(reason=reason, cause=EndCause.CANNOT_GO_ON)
         return None
+
+
+def _require_alike(spec: JobSpec, other: JobSpec) -> None:
+    """InvalidRequestError where two planes are not asked for alike: their GPUs share each tensor."""
+    gang, its = spec.gang, other.gang
+    assert gang is not None
+    assert its is not None
+    for what, mine, theirs in (
+        ("planes, one for each GPU of a machine", gang.planes, its.planes),
+        ("machines", spec.world_size, other.world_size),
+    ):
+        if mine != theirs:
+            raise InvalidRequestError(
+                f"gang {gang.name} has {theirs} {what}, but plane {gang.plane} says {mine}: start all "
+                "workers alike"
+            )
+    if spec.tenant != other.tenant:
+        raise InvalidRequestError(
+            f"gang {gang.name} is of tenant {other.tenant or 'default'}, but plane {gang.plane} says "
+            f"{spec.tenant or 'default'}: start all workers with the same"
+        )
+    for name in _ALIKE:
+        values = [_in_words(getattr(of, name)) for of in (other, spec)]
+        if values[0] != values[1]:
+            raise InvalidRequestError(
+                f"gang {gang.name} has {name} {values[0]} in plane {its.plane}, but {values[1]} in plane "
+                f"{gang.plane}: start all workers alike, and create all planes by the gang's name"
+            )
+
+
+def _in_words(value: bool | Mode | int | None) -> str:
+    """A setting of a job as people write it."""
+    return "open" if value is None else str(value).lower()
 
 
 def _drop_machine(lost: MachineLost, plane: int, job: Job, now: float) -> None:

@@ -37,17 +37,15 @@ class Installer:
         taken. A gang takes smaller regions where there is no room for its own.
         """
         jobs = [record.job for record in planes]
+        everybody = [member for job in jobs for member in job.members]
         for job in jobs:
-            planning.require_selective(job.spec, job.members)
+            planning.require_selective(job.spec, everybody)
         whys = (planning.why_ring(self._config, job.spec, job.members) for job in jobs)
         reason = next(filter(None, whys), "")
         shapes = self._shapes(jobs)
         if not reason:
             numbers = self._numbers(jobs, generations)
-            drafts = [
-                self._plan(job, number, shapes[0], Mode.IN_NETWORK)
-                for job, number in zip(jobs, numbers, strict=True)
-            ]
+            drafts = self._plans(jobs, numbers, shapes[0], Mode.IN_NETWORK)
             for shape in [shape for shape in shapes if self._was_granted(planes, shape)]:
                 plans = [_shaped(plan, shape) for plan in drafts]
                 claims = [
@@ -77,10 +75,7 @@ class Installer:
     ) -> list[Plan]:
         """Plans that need nothing of the switches; with `backup`, over the workers' backup interfaces."""
         shape = self._shapes(jobs)[0]
-        return [
-            self._plan(job, generation, shape, Mode.RING, reason, backup=backup)
-            for job, generation in zip(jobs, generations, strict=True)
-        ]
+        return self._plans(jobs, generations, shape, Mode.RING, reason, backup=backup)
 
     def _shapes(self, jobs: Sequence[Job]) -> list[tuple[int, int]]:
         """Windows and packets a message that all switches of all planes take, the largest first."""
@@ -94,29 +89,34 @@ class Installer:
         """Whether a gang may have that, which was let in with smaller regions than it would take now."""
         return planes[0].granted is None or slots_of(*shape) <= planes[0].granted
 
-    def _plan(
+    def _plans(
         self,
-        job: Job,
-        generation: int,
+        jobs: Sequence[Job],
+        generations: Sequence[int],
         shape: tuple[int, int],
         mode: Mode,
         reason: str = "",
         *,
         backup: bool = False,
-    ) -> Plan:
-        tree = Tree.of(self._config, job.members)
-        return Plan(
-            job_id=generation & 0xFFFF,
-            generation=generation,
-            window=shape[0],
-            message_packets=shape[1],
-            path_mtu=planning.path_mtu(self._config, job.spec, job.members, backup=backup),
-            mode=mode,
-            mode_reason=reason,
-            ring=tree.ring,
-            backup=backup,
-            selective=planning.selective(job.spec, job.members),
-        )
+    ) -> list[Plan]:
+        """Give all planes the same sizes, which every worker can have: they cut each tensor alike."""
+        path_mtu = min(planning.path_mtu(self._config, job.spec, job.members, backup=backup) for job in jobs)
+        selective = all(planning.selective(job.spec, job.members) for job in jobs)
+        return [
+            Plan(
+                job_id=generation & 0xFFFF,
+                generation=generation,
+                window=shape[0],
+                message_packets=shape[1],
+                path_mtu=path_mtu,
+                mode=mode,
+                mode_reason=reason,
+                ring=Tree.of(self._config, job.members).ring,
+                backup=backup,
+                selective=selective,
+            )
+            for job, generation in zip(jobs, generations, strict=True)
+        ]
 
 
 def _shaped(plan: Plan, shape: tuple[int, int]) -> Plan:

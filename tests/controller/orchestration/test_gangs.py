@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,9 +34,9 @@ from controller.jobs.states import State
 from controller.orchestration.adoption import Account
 from controller.orchestration.sessions import Session
 from controller.slots.admission import Quotas, TenantQuota
-from tests.controller.bench import Bench, Worker, say
+from tests.controller.bench import Bench, Worker, backed_up, say
 from tests.controller.orchestration.test_waitlist import FULL, Agents, go, start, waitlisted
-from tests.controller.told import ended_of, everything, heard, plan_of
+from tests.controller.told import ended_of, everything, heard, plan_of, ready_of
 
 MACHINES = (0, 1, 2)
 
@@ -146,6 +147,151 @@ async def test_planes_that_differ_are_refused(
     with pytest.raises(InvalidRequestError, match=why):
         await b.join(name, range(size), gang=other, tenant=tenant)
     assert "train/1" not in b.registry.book.by_name
+
+
+SETTINGS: list[tuple[str, Any, Any, str]] = [
+    ("elastic", True, False, "elastic true in plane 0, but false in plane 1"),
+    ("mode", Mode.IN_NETWORK, None, "mode in-network in plane 0, but open in plane 1"),
+    ("mode", Mode.RING, Mode.IN_NETWORK, "mode ring in plane 0, but in-network in plane 1"),
+    ("path_mtu", 1024, 512, "path_mtu 1024 in plane 0, but 512 in plane 1"),
+    ("window", None, 4, "window open in plane 0, but 4 in plane 1"),
+    ("message_packets", 16, 8, "message_packets 16 in plane 0, but 8 in plane 1"),
+    ("selective", True, None, "selective true in plane 0, but open in plane 1"),
+]
+
+
+@pytest.mark.parametrize(("name", "first", "second", "why"), SETTINGS)
+async def test_planes_that_are_created_with_other_settings_are_refused(
+    b: Bench, name: str, first: Any, second: Any, why: str
+) -> None:
+    def plane(number: int, value: Any) -> JobSpec:
+        of = {name: value}
+        return JobSpec(name=f"train/{number}", world_size=3, gang=Gang("train", number, 2), **of)
+
+    b.registry.create_job(plane(0, first))
+    with pytest.raises(InvalidRequestError, match=f"gang train has {why}: start all workers alike"):
+        b.registry.create_job(plane(1, second))
+    b.registry.create_job(plane(1, first))
+
+
+async def test_a_plane_that_its_first_worker_makes_is_asked_for_as_one_that_was_created(b: Bench) -> None:
+    spec = JobSpec(name="train/0", world_size=3, mode=Mode.IN_NETWORK, gang=Gang("train", 0, 2))
+    b.registry.create_job(spec)
+    with pytest.raises(InvalidRequestError, match="mode in-network in plane 0, but open in plane 1"):
+        await b.join("train/1", MACHINES, gang=Gang("train", 1, 2))
+
+
+async def test_planes_whose_least_numbers_of_machines_differ_are_refused(b: Bench) -> None:
+    for plane, least in enumerate((2, 1)):
+        spec = JobSpec(
+            name=f"train/{plane}",
+            world_size=3,
+            elastic=True,
+            min_workers=least,
+            gang=Gang("train", plane, 2),
+        )
+        if plane == 0:
+            b.registry.create_job(spec)
+    with pytest.raises(InvalidRequestError, match="min_workers 2 in plane 0, but 1 in plane 1"):
+        b.registry.create_job(spec)
+
+
+async def test_planes_of_which_only_some_are_elastic_are_refused(b: Bench) -> None:
+    await b.join("train/0", MACHINES, gang=Gang("train", 0, 2), elastic=True)
+    with pytest.raises(InvalidRequestError, match="elastic true in plane 0, but false in plane 1"):
+        await b.join("train/1", MACHINES, gang=Gang("train", 1, 2))
+    await b.join("train/1", MACHINES, gang=Gang("train", 1, 2), elastic=True)
+
+
+def settings(workers: Sequence[Worker]) -> set[tuple[Any, ...]]:
+    """How workers cut tensors, and how long their leases are, by what they heard last."""
+    heard = [worker.ready for worker in workers if worker.ready is not None]
+    assert len(heard) == len(workers)
+    return {(r.path_mtu, r.window, r.message_packets, r.selective, r.lease_s, r.mode) for r in heard}
+
+
+@pytest.mark.parametrize("elastic", [False, True])
+async def test_all_planes_have_the_path_mtu_of_the_smallest_link_also_when_they_are_renewed(
+    b: Bench, elastic: bool
+) -> None:
+    """One worker's link carries 512 bytes, and one plane's backup interfaces 256."""
+    found: list[list[Worker]] = []
+    for plane in range(2):
+        b.qp += 2
+        for rank in MACHINES:
+            fields: dict[str, Any] = {"plane": plane, "qp": b.qp}
+            if (plane, rank) == (1, 2):
+                fields["path_mtu_max"] = 512
+            who = backed_up(b.member(rank, **fields), rank)
+            assert who.backup is not None
+            if plane == 0:
+                who = replace(who, backup=replace(who.backup, path_mtu=256))
+            session = b.registry.sessions.join(
+                f"train/{plane}", 3, who, elastic=elastic, gang=Gang("train", plane, 2)
+            )
+            found += [[]] if rank == 0 else []
+            found[plane].append(Worker(session, rank, 0x2000 + 0x20 * plane + 0x40 * rank))
+            found[plane][-1].gang_collective = 3 if elastic else None
+    await b.registry.drain()
+    workers = [worker for plane in found for worker in plane]
+    await b.go(workers)
+    say(workers, Up())
+    await b.go(workers)
+    lease_s = b.registry.timing.lease_s if elastic else 0.0
+    in_network = (512, 8, 8, True, lease_s, Mode.IN_NETWORK)
+    assert settings(workers) == {in_network}
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert settings(workers) == {in_network}
+    await b.lose("s1")
+    await b.go(workers, seconds=b.config.switch_timeout_s + 2)
+    assert settings(workers) == {(256, 8, 8, True, lease_s, Mode.RING)}
+    assert all(worker.ready.backup for worker in workers if worker.ready is not None)
+    await b.find("s1")
+    await b.go(workers, seconds=2)
+    assert settings(workers) == {in_network}
+    if elastic:  # the machine with that link dies
+        left = await lose(b, found, 0, 2)
+        found[1][2].session.took_end()
+        await b.pass_time(2.0)
+        await b.go(left)
+        assert settings(left) == {(2048, 8, 8, True, lease_s, Mode.IN_NETWORK)}
+
+
+async def test_one_gpu_that_asks_for_go_back_n_makes_all_planes_go_back(b: Bench) -> None:
+    sessions = await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
+    sessions += await b.join("train/1", MACHINES, gang=Gang("train", 1, 2), selective=False)
+    assert {ready_of(session).selective for session in sessions} == {False}
+    sessions = await b.join("other/0", MACHINES, gang=Gang("other", 0, 2), selective=True)
+    sessions += await b.join("other/1", MACHINES, gang=Gang("other", 1, 2), rnr_nak=True)
+    assert "is on an RDMA device" in ended_of(sessions[0]).reason
+
+
+async def test_planes_that_move_have_the_same_settings_before_and_after(b: Bench) -> None:
+    """They begin by ring, and move in when there is room for smaller regions."""
+    jobs = [*await fill(b), await start(b, "last", window=4, message_packets=16)]
+    sessions = [
+        await b.join(f"train/{plane}", MACHINES, psn=0, gang=Gang("train", plane, 2), path_mtu_max=path_mtu)
+        for plane, path_mtu in enumerate((2048, 1024))
+    ]
+    planes = [Agents(of, plan_of(ready_of(of[0]))) for of in sessions]
+    for agents in planes:
+        say(agents.sessions, Up())
+
+    def plans() -> set[tuple[Any, ...]]:
+        found = [b.registry.job(f"train/{n}").job.plan for n in range(2)]
+        return {(p.mode, p.path_mtu, p.window, p.message_packets) for p in found if p is not None}
+
+    await go(b, *jobs, *planes)
+    assert plans() == {(Mode.RING, 1024, 8, 8)}
+    jobs[-1].leave()
+    await go(b, *jobs, *planes)
+    assert plans() == {(Mode.IN_NETWORK, 1024, 4, 8)}
+    record = b.registry.job("train/0")
+    record.job.spec = replace(record.job.spec, mode=Mode.RING)  # so that it does not come back at once
+    b.registry.waitlist.move_out(b.registry.job("train/1"), "room for others")
+    await go(b, *jobs, *planes)
+    assert plans() == {(Mode.RING, 1024, 4, 8)}
 
 
 async def test_a_job_and_a_gang_cannot_have_one_name(b: Bench) -> None:
@@ -647,3 +793,32 @@ async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_doe
     await b.pass_time(b.config.resume_timeout_s + 1, *(worker.session for worker in first))
     assert not record.job.live
     assert "of plane 1 nobody came back within" in record.job.outcome.reason
+
+
+async def test_a_gang_that_comes_back_beside_its_created_self_is_renewed_with_all_planes(b: Bench) -> None:
+    """It was created anew on the new database before its workers told of it."""
+    planes = await gang_of_workers(b)
+    await b.restart_on_a_new_database(listen=True)
+    b.registry.create_job(JobSpec(name="train", world_size=6, gang=Gang("train", 0, 2)))
+    for plane, of in enumerate(planes):
+        accounts = []
+        for worker in of:
+            assert worker.ready is not None
+            account = Account(
+                spec=JobSpec(name=f"train/{plane}", world_size=3, gang=Gang("train", plane, 2)),
+                plan=replace(plan_of(worker.ready), mode_reason=""),
+                member=b.member(worker.rank, worker.rank, qp=0x102 + 2 * plane, psn=0, plane=plane),
+                token=worker.ready.resume_token,
+            )
+            accounts.append((worker, account))
+        for worker, known in (*accounts, *accounts[:-1]):
+            with contextlib.suppress(UnreachableError):
+                worker.session = b.registry.sessions.resume(
+                    f"train/{plane}", known.plan.generation, worker.rank, known.token, known
+                )
+    workers = [worker for of in planes for worker in of]
+    await b.go(workers)
+    await b.restart_switch("s1")
+    await b.go(workers)
+    assert [worker.started for worker in workers] == [2] * 6
+    assert {worker.plan[1] for worker in workers} == {Mode.IN_NETWORK}
