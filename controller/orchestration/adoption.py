@@ -131,12 +131,14 @@ class Adoption:
         """A worker tells of an unknown job. Returns when the job has been taken over.
 
         UnreachableError, ConflictError: the worker should come again. NotFoundError: the job is over.
+        NotAllowedError: the name is that of a job which was created with another join token.
         """
         spec, plan, now = account.spec, account.plan, self._engine.awake()
         if self._store.is_ours(plan.generation, spec.name):
             raise NotFoundError(
                 f"there is no job {spec.name!r} with generation {plan.generation}: it ended long ago"
             )
+        self._gangs.check_told(spec, account.join_token)
         key = _told(account)
         while key not in self._waiting and len(self._waiting) >= _MOST:
             del self._waiting[next(iter(self._waiting))]

@@ -16,6 +16,7 @@ from controller.api.errors import (
     ConflictError,
     ControllerError,
     InvalidRequestError,
+    NotAllowedError,
     NotFoundError,
     NotPossibleError,
     UnreachableError,
@@ -23,11 +24,13 @@ from controller.api.errors import (
 from controller.api.messages import (
     Abort,
     Ended,
+    Gang,
     JobSpec,
     Join,
     Leave,
     Mode,
     Moved,
+    Ready,
     Renew,
     Resume,
     Resumed,
@@ -301,6 +304,101 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
     back[1].hear(Abort("no more"))
     (ended,) = [event for event in heard(back[2]) if isinstance(event, Ended)]
     assert "1 worker is left, and the job needs 2" in ended.reason
+
+
+def stranger(b: Bench, name: str, token: str, gang: Gang | None = None) -> Session:
+    """A worker that never joined tells of a job of that name, by itself."""
+    host, b.qp = RACK.hosts[5], b.qp + 2
+    worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
+    resume = Resume(
+        job=name,
+        generation=b.store.newest_generation + 1000,
+        rank=0,
+        token=b"x" * 16,
+        joined=Join(job=name, world_size=1, worker=worker, path_mtu_max=1024, join_token=token, gang=gang),
+        ready=Ready(
+            job_id=1,
+            generation=b.store.newest_generation + 1000,
+            window=4,
+            message_packets=4,
+            path_mtu=1024,
+            mode=Mode.RING,
+            successor=worker,
+            predecessor=worker,
+            heartbeat_interval_s=1.0,
+            heartbeat_timeout_s=5.0,
+        ),
+    )
+    return b.registry.sessions.begin(resume)
+
+
+@pytest.mark.parametrize("when", ["before anybody joined", "after it ran"])
+@pytest.mark.parametrize("token", ["", "another token of sixteen"])
+async def test_nobody_takes_the_name_of_a_created_job_without_its_token(
+    b: Bench, token: str, when: str
+) -> None:
+    """Neither by a Join nor by a Resume that tells of a job which nobody knows."""
+    b.registry.create_job(CREATED)
+    if when == "after it ran":
+        await run_created(b)
+        await b.leave([s for s in b.registry.job("train").sessions.values() if isinstance(s, Session)])
+    before = b.registry.job("train")
+    with pytest.raises(NotAllowedError):
+        b.registry.sessions.join("train", 3, b.member(5, qp=0x900), token=token)
+    with pytest.raises(NotAllowedError):
+        stranger(b, "train", token)
+    assert b.registry.job("train") is before
+    await run_created(b)  # who brings it takes the name
+
+
+@pytest.mark.parametrize("token", ["", "another token of sixteen"])
+@pytest.mark.parametrize("created", [True, False])
+async def test_nobody_becomes_a_plane_of_a_gang_without_its_token(
+    b: Bench, created: bool, token: str
+) -> None:
+    gang = Gang("train", 0, 2)
+    if created:
+        spec = JobSpec(name="train", world_size=2, gang=gang, token_hash=token_hash(TOKEN))
+        b.registry.create_job(spec)
+    else:
+        b.registry.sessions.join("train/0", 1, b.member(0, qp=0x900, plane=0), token=TOKEN, gang=gang)
+    with pytest.raises(NotAllowedError):
+        stranger(b, "train/1", token, Gang("train", 1, 2))
+    with pytest.raises(ConflictError, match="there is a gang train already"):
+        stranger(b, "train", token)
+    with pytest.raises(NotAllowedError):
+        b.registry.sessions.join(
+            "train/1", 1, b.member(0, qp=0x910, plane=1), token=token, gang=Gang("train", 1, 2)
+        )
+    session = b.registry.sessions.join(
+        "train/1", 1, b.member(0, qp=0x920, plane=1), token=TOKEN, gang=Gang("train", 1, 2)
+    )
+    assert session.is_current
+
+
+async def test_the_names_of_a_created_gang_stay_its_own_when_it_is_over(b: Bench) -> None:
+    gang = Gang("train", 0, 2)
+    spec = JobSpec(name="train", world_size=2, gang=gang, token_hash=token_hash(TOKEN))
+    b.registry.create_job(spec)
+    sessions = [
+        b.registry.sessions.join(
+            f"train/{n}", 1, b.member(0, qp=0x900 + 16 * n, plane=n), token=TOKEN, gang=replace(gang, plane=n)
+        )
+        for n in range(2)
+    ]
+    await b.registry.drain()
+    await b.leave(sessions)
+    assert not any(record.job.live for record in b.registry.planes("train"))
+    for take in (
+        stranger,
+        lambda b, name, token: b.registry.sessions.join(name, 1, b.member(0, 5, qp=0x990)),
+    ):
+        with pytest.raises(ConflictError, match="there is a gang train already"):
+            take(b, "train", "")
+    with pytest.raises(InvalidRequestError, match="has 2 planes"):
+        b.registry.sessions.join(
+            "train/5", 1, b.member(0, qp=0x970, plane=5), token=TOKEN, gang=Gang("train", 5, 6)
+        )
 
 
 async def test_a_job_that_others_are_joining_is_in_the_way_until_they_have_gone(b: Bench) -> None:
