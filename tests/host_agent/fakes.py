@@ -399,8 +399,10 @@ class FakeRack:
         faults: Rates | None = None,
         ring: tuple[int, ...] = (),
         gang: Gang | None = None,
+        path_mtu: int = 1024,
+        packets: int = 4,
     ) -> None:
-        workers = configs(world_size, path_mtu=1024, ring=ring)
+        workers = configs(world_size, path_mtu=path_mtu, packets=packets, ring=ring)
         self.simulation = Simulation(workers, faults=faults, seed=1)
         self.fabric = SimulatedFabric(self.simulation)
         self.faults = faults

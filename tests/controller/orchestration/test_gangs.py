@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from controller.api import controller_pb2 as pb
@@ -37,6 +38,7 @@ from controller.slots.admission import Quotas, TenantQuota
 from tests.controller.bench import Bench, Worker, backed_up, say
 from tests.controller.orchestration.test_waitlist import FULL, Agents, go, start, waitlisted
 from tests.controller.told import ended_of, everything, heard, plan_of, ready_of
+from tests.host_agent.machine.machines import Machines
 
 MACHINES = (0, 1, 2)
 
@@ -265,6 +267,31 @@ async def test_one_gpu_that_asks_for_go_back_n_makes_all_planes_go_back(b: Bench
     sessions = await b.join("other/0", MACHINES, gang=Gang("other", 0, 2), selective=True)
     sessions += await b.join("other/1", MACHINES, gang=Gang("other", 1, 2), rnr_nak=True)
     assert "is on an RDMA device" in ended_of(sessions[0]).reason
+
+
+async def planned(b: Bench, path_mtu: int) -> list[tuple[int, int]]:
+    """Path MTU and packets a message of two planes, of which one GPU's link carries so many bytes."""
+    b.registry.create_job(JobSpec(name="train", world_size=4, message_packets=64, gang=Gang("train", 0, 2)))
+    sessions = await b.join("train/0", (0, 1), gang=Gang("train", 0, 2))
+    sessions += await b.join("train/1", (0, 1), gang=Gang("train", 1, 2), path_mtu_max=path_mtu)
+    readies = [ready_of(session) for session in sessions[::2]]
+    return [(ready.path_mtu, ready.message_packets) for ready in readies]
+
+
+@pytest.mark.parametrize("path_mtu", [2048, 512])
+async def test_gpus_add_up_right_in_the_sizes_that_the_controller_gives_them(b: Bench, path_mtu: int) -> None:
+    """With 64 packets a message blocks are as large as the path MTU has them; a machine's GPUs share them."""
+    machines = Machines(2, 2, sizes=await planned(b, path_mtu))
+    try:
+        random = np.random.default_rng(7)
+        arrays = [random.standard_normal(40_000).astype(np.float32) for _ in range(4)]
+        found = machines.run(lambda c: c.all_reduce(arrays[c.rank]))
+    finally:
+        machines.close()
+    wanted = np.sum([array.astype(np.float64) for array in arrays], axis=0)
+    for result in found:
+        np.testing.assert_allclose(result, wanted, rtol=0, atol=1e-5)
+        assert result.tobytes() == found[0].tobytes()
 
 
 async def test_planes_that_move_have_the_same_settings_before_and_after(b: Bench) -> None:

@@ -41,7 +41,10 @@ def meetings(
 
 
 class Machines:
-    """`machines` with `gpus` each; `run` gives each rank its own thread. `racks`: by local rank."""
+    """`machines` with `gpus` each; `run` gives each rank its own thread. `racks`: by local rank.
+
+    `sizes`: path MTU and packets a message of each plane.
+    """
 
     def __init__(
         self,
@@ -54,6 +57,7 @@ class Machines:
         pipeline: bool = True,
         intra_rate_bit_s: float | None = None,
         elastic: bool = False,
+        sizes: Sequence[tuple[int, int]] = (),
     ) -> None:
         self.gpus = gpus
         self.racks = [
@@ -63,8 +67,10 @@ class Machines:
                 reason="no free slots" if mode is Mode.RING else "",
                 faults=faults,
                 gang=Gang("train", plane, gpus) if elastic else None,
+                path_mtu=path_mtu,
+                packets=packets,
             )
-            for plane in range(gpus)
+            for plane, (path_mtu, packets) in enumerate(sizes or [(1024, 4)] * gpus)
         ]
         self.meetings = meetings(machines, gpus)
         self.communicators = [
