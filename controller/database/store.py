@@ -112,7 +112,11 @@ class StoredJob:
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
-    """The open database. Every method is one transaction."""
+    """The open database. Every method is one transaction.
+
+    `left_out`: how many generations are not given out because workers say that others have given them out,
+    and no switch does.
+    """
 
     def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.path = str(path)
@@ -121,6 +125,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._given: int = given
         self._since = given + 1  # what this process gives out begins there
         self._doubtful: list[range] = []
+        self.left_out = 0
         self._reserved = self._given  # none of the numbers up to this one is given out after a restart
 
     def __exit__(self, *_: object) -> None:
@@ -178,14 +183,19 @@ class Store(contextlib.AbstractContextManager["Store"]):
         ).fetchone()
         return row is not None and (not name or row[0] in (None, name))
 
-    def outlive(self, generation: int) -> None:
-        """Another database has given out that number: none up to it is given out here, nor is surely ours."""
+    def outlive(self, generation: int, *, workers_say_so: bool = False) -> None:
+        """Another database has given out that number: none up to it is given out here, nor is surely ours.
+
+        A switch knows what it has had, so its word makes up for all that was left out for workers before.
+        """
         if generation <= self._given:
             return
-        self._doubtful.append(range(self._since, self._given + 1))
+        if self._since <= self._given:
+            self._doubtful.append(range(self._since, self._given + 1))
         with self._db:
             self._db.execute("UPDATE counters SET value = ? WHERE name = 'generation'", (generation,))
             self._db.execute("DELETE FROM given")
+        self.left_out = self.left_out + generation - self._given if workers_say_so else 0
         self._given = self._reserved = generation
         self._since = generation + 1
 

@@ -124,7 +124,6 @@ class Adoption:
         self._gangs = gangs
         self._renewer = renewer
         self._timing = timing
-        self._left_out = 0  # generations, because workers say that they were given out
         self._waiting: dict[_Told, _Waiting] = {}
 
     def hear(self, account: Account) -> None:
@@ -179,18 +178,18 @@ class Adoption:
         """A worker of that job knows of a generation, perhaps of a later one than an old database does.
 
         ConflictError if that, alone or with what others have said, would skip too many numbers; the worker
-        then goes on as it is. So no worker can make the numbers run out.
+        then goes on as it is. So no worker can make the numbers run out. Nor does one take from others what
+        it uses up: the controller counts on behind it, and the others are that much less ahead.
         """
         newest = self._store.newest_generation
         ahead = max(0, generation - newest)
-        if self._left_out + ahead > _MOST_AHEAD:
+        if self._store.left_out + ahead > _MOST_AHEAD:
             raise ConflictError(
                 f"job {name}: no controller can have given out generation {generation}, the newest is "
                 f"{newest}; if one has, this machine's clock was wrong when the database was made: set it, "
                 "and begin another database"
             )
-        self._store.outlive(generation)
-        self._left_out += ahead
+        self._store.outlive(generation, workers_say_so=True)
 
     def _take_over(self, waiting: _Waiting, members: list[Member], tenant: str, *, late: bool) -> None:
         first = next(iter(waiting.accounts.values()))

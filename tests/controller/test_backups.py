@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from controller.api.errors import ConflictError, UnreachableError
 from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Resumed
+from controller.database.store import Store
+from controller.entries import key_of
+from controller.fabric.marks import mark_of
+from controller.fabric.routes import base_entries
 from controller.orchestration.adoption import Account
+from controller.orchestration.registry import Registry
 from controller.slots.allocator import Region
-from tests.controller.bench import ACROSS, ONE_RACK, PATIENCE_S, RACKS, Bench, Worker, member
+from controller.switches.managed_switch import ManagedSwitch
+from tests.controller.bench import ACROSS, ONE_RACK, PATIENCE_S, RACK, RACKS, Bench, Worker, member
+from tests.controller.fake_switch import FakeSwitch
 from tests.controller.told import heard, ready_of
 
 
@@ -254,6 +265,83 @@ async def test_a_job_is_not_over_because_another_has_its_number_by_now(b: Bench,
             b.tell(one)
     with pytest.raises(ConflictError, match="another job has its generation"):
         b.tell(known[-1])
+
+
+MOST = 1 << 20  # generations that are left out because workers say that they were given out
+
+
+async def a_worker_uses_up_what_may_be_left_out(b: Bench) -> None:
+    """One that knows its token, and lies about the newest generation."""
+    liar = (await b.start("liar", (30, 31)))[0]
+    assert liar.ready is not None
+    says, token = b.store.newest_generation + MOST, liar.ready.resume_token
+    b.registry.sessions.resume("liar", says, 0, token)
+    with pytest.raises(ConflictError, match="no controller can have given out"):
+        b.registry.sessions.resume("liar", says + 1000, 0, token)
+
+
+async def test_one_worker_that_uses_up_what_may_be_left_out_takes_nothing_from_others(b: Bench) -> None:
+    workers = await b.start("train")
+    backup = b.back_up()
+    for _ in range(3):
+        await b.restart_switch("s1")
+        await b.go(workers)
+    later = workers[0].plan[0]
+    await b.restore(backup)
+    assert b.store.newest_generation < later + MOST
+    await a_worker_uses_up_what_may_be_left_out(b)
+    await b.resume(*workers)
+    await b.go(workers, 3.0)
+    assert {worker.plan[0] > later for worker in workers} == {True}
+    assert [worker.end for worker in workers] == [None] * 3
+    assert ready_of((await b.run_job("new", 2))[0]).mode is Mode.IN_NETWORK
+
+
+async def test_what_a_switch_knows_counts_for_no_worker(b: Bench) -> None:
+    """Its database begins far behind, as the clock was set back, and a switch is back after the liar."""
+    workers = await b.start("train", (0, 1, 2))
+    await b.lose("s1")
+    await a_worker_uses_up_what_may_be_left_out(b)
+    newest = b.store.newest_generation + 2 * MOST
+    b.switch.entries[key_of(mark_of(newest))] = mark_of(newest)
+    b.switch.connected = True
+    b.switch.connect()
+    b.registry.manager.on_switch_change("s1")
+    await b.settled()
+    assert b.store.newest_generation == newest
+    assert workers[0].ready is not None
+    session = b.registry.sessions.resume("train", newest + 5, 0, workers[0].ready.resume_token)
+    assert session.is_current
+    assert b.store.newest_generation >= newest + 5
+
+
+def is_counted(lies: Sequence[int], given_out: Sequence[int], honest: int) -> bool:
+    """Whether a controller counts on behind an honest worker's generation, after what others have said."""
+    with Store(":memory:", wall_clock=lambda: 1e6) as store:
+        switch = FakeSwitch(RACK.switches[0], base_entries(RACK, RACK.switches[0]))
+        adoption = Registry(RACK, store, [ManagedSwitch(switch)]).adoption
+        first = store.newest_generation
+        for lie, numbers in itertools.zip_longest(lies, given_out, fillvalue=0):
+            with contextlib.suppress(ConflictError):
+                adoption.count_behind("liar", first + lie)
+            for _ in range(numbers):
+                store.next_generation()
+        try:
+            adoption.count_behind("train", first + honest)
+        except ConflictError:
+            return False
+        return True
+
+
+@given(
+    lies=st.lists(st.integers(1, MOST + 100), max_size=6),
+    given_out=st.lists(st.integers(0, 20), min_size=6, max_size=6),
+    honest=st.integers(1, MOST) | st.integers(MOST - 100, MOST + 200),
+)
+def test_what_others_say_does_not_decide_whether_a_worker_is_believed(
+    lies: list[int], given_out: list[int], honest: int
+) -> None:
+    assert is_counted(lies, given_out, honest) == is_counted([], given_out, honest)
 
 
 @pytest.mark.parametrize("database", ["new", "from a backup"])
