@@ -291,6 +291,8 @@ def _flat(quotas: Mapping[str, Any] | None, path: str = "") -> dict[str, str]:
     for key, value in quotas.items():
         if isinstance(value, Mapping):
             found.update(_flat(value, f"{path}{key}."))
+        elif isinstance(value, list):
+            found[f"{path}{key}"] = ", ".join(value)
         else:
             found[f"{path}{key}"] = "no limit" if value is None else str(value).lower()
     return found

@@ -184,7 +184,7 @@ class _Reader:
         return tenants
 
     def _tenant(self, given: Marked) -> dict[str, Any]:
-        read = {"weight": Marked.positive, "slots": _slots}
+        read = {"weight": Marked.positive, "slots": _slots, "hosts": _hosts}
         tenant: dict[str, Any] = {}
         for name, value in self.mistakes.mapping(given, tuple(read)).items():
             with self.mistakes.noting():
@@ -360,6 +360,10 @@ def _words(where: Marked) -> Iterator[None]:
 
 def _slots(given: Marked) -> int | None:
     return None if given.is_null else given.number(0, _MOST_SLOTS)
+
+
+def _hosts(given: Marked) -> list[str] | None:
+    return None if given.is_null else [item.text() for item in given.items()]
 
 
 def _is(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from controller.jobs.specs import Member, Phase, Plan, Timing
 from controller.orchestration import planning
 from controller.orchestration.book import Book
 from controller.orchestration.callers import token_hash
+from controller.orchestration.demands import Demands
 from controller.orchestration.gangs import Gangs
 from controller.orchestration.orphans import Orphan
 from controller.orchestration.record import Record, stored
@@ -112,7 +113,13 @@ class Adoption:
     """Takes jobs over; workers whose accounts of a job differ count as workers of different jobs."""
 
     def __init__(
-        self, manager: SwitchManager, book: Book, gangs: Gangs, renewer: Renewer, timing: Timing
+        self,
+        manager: SwitchManager,
+        book: Book,
+        gangs: Gangs,
+        demands: Demands,
+        renewer: Renewer,
+        timing: Timing,
     ) -> None:
         self._config = manager.config
         self._store = manager.store
@@ -122,6 +129,7 @@ class Adoption:
         self._engine = manager.engine
         self._book = book
         self._gangs = gangs
+        self._demands = demands
         self._renewer = renewer
         self._timing = timing
         self._waiting: dict[_Told, _Waiting] = {}
@@ -130,7 +138,8 @@ class Adoption:
         """A worker tells of an unknown job. Returns when the job has been taken over.
 
         UnreachableError, ConflictError: the worker should come again. NotFoundError: the job is over.
-        NotAllowedError: the name is that of a job which was created with another join token.
+        NotAllowedError: the name is that of a job which was created with another join token, or these hosts
+        are none of its tenant.
         """
         spec, plan, now = account.spec, account.plan, self._engine.awake()
         if self._store.is_ours(plan.generation, spec.name):
@@ -165,8 +174,12 @@ class Adoption:
         tenants = {known.spec.tenant for known in waiting.accounts.values()} - {""}
         if len(tenants) > 1:
             raise ConflictError(f"{who}, and its workers say that it is of tenants {' and '.join(tenants)}")
+        tenant, created = next(iter(tenants), ""), self._book.specs.get(spec.name)
+        if created is None or created.tenant != tenant:  # no operator has said whose it is
+            for member in members:
+                self._demands.require_tenant(tenant, member.host)
         late = now - waiting.since > self._config.resume_timeout_s
-        self._take_over(waiting, members, next(iter(tenants), ""), late=late)
+        self._take_over(waiting, members, tenant, late=late)
         del self._waiting[key]
 
     def forgive(self, seconds: float, now: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controller.api.errors import NoResourcesError
+from controller.api.errors import NoResourcesError, NotAllowedError
 from controller.api.messages import Mode
 from controller.fabric.trees import Tree
 from controller.jobs.job import Job
@@ -45,6 +45,11 @@ class Demands:
     def set_quotas(self, quotas: Quotas | None) -> None:
         """Other ones; None: the configuration's."""
         self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
+
+    def require_tenant(self, tenant: str, host: str) -> None:
+        """NotAllowedError where a worker on that host may not say that a job is of a tenant."""
+        if why := self.quotas.why_not_from(host, tenant):
+            raise NotAllowedError(why)
 
     def shapes(self, jobs: Sequence[Job], window: int, packets: int) -> list[tuple[int, int]]:
         """Windows and packets a message that a job, or a gang of these planes, may have, the largest first.

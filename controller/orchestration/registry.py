@@ -87,9 +87,9 @@ class Registry:
         self.installer = Installer(self.manager, self.demands)
         self.renewer = Renewer(self.manager, self.book, self.installer, self.timing)
         self.waitlist = Waitlist(self.manager, self.book, self.demands, self.renewer)
-        self.adoption = Adoption(self.manager, self.book, self.gangs, self.renewer, self.timing)
+        self.adoption = Adoption(self.manager, self.book, self.gangs, self.demands, self.renewer, self.timing)
         self.sessions = Sessions(
-            self.manager, self.book, self.gangs, self.renewer, self.adoption, self.timing
+            self.manager, self.book, self.gangs, self.demands, self.renewer, self.adoption, self.timing
         )
         self.switches, self.links = self.manager.switches, self.manager.links
         self.allocations = self.manager.allocations

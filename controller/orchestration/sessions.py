@@ -28,6 +28,7 @@ from controller.orchestration import planning
 from controller.orchestration.adoption import Account, Adoption
 from controller.orchestration.book import Book
 from controller.orchestration.callers import in_one_line, require_token, token_hash
+from controller.orchestration.demands import Demands
 from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Mailbox, Record
 from controller.orchestration.renewer import Renewer
@@ -87,6 +88,7 @@ class Sessions:
         manager: SwitchManager,
         book: Book,
         gangs: Gangs,
+        demands: Demands,
         renewer: Renewer,
         adoption: Adoption,
         timing: Timing,
@@ -97,6 +99,7 @@ class Sessions:
         self.act = manager.engine.act
         self._book = book
         self._gangs = gangs
+        self._demands = demands
         self._renewer = renewer
         self._adoption = adoption
         self._timing = timing
@@ -153,6 +156,8 @@ class Sessions:
         if job.has_not_heard(member):
             return self._told_again(record, member.rank)
         job.check(member, world_size, tenant, elastic=elastic, gang=gang)
+        if not job.explicit:  # else an operator has said whose it is
+            self._demands.require_tenant(job.spec.tenant, member.host)
         if not job.workers:
             self._gangs.check(replace(job.spec, gang=gang), token)
         if why := self._why_not_qps(member):

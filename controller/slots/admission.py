@@ -36,10 +36,14 @@ class QuotaError(ConfigError, ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TenantQuota:
-    """A tenant's part of the switches for its `weight`, and how many slots it may have (None: any number)."""
+    """A tenant's part of the switches for its `weight`, and how many slots it may have (None: any number).
+
+    `hosts`: the only ones whose workers may make jobs of it, and of no tenant without them; empty: any.
+    """
 
     weight: float = 1.0
     slots: int | None = None
+    hosts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,18 @@ class Quotas:
     def tenant(self, name: str) -> TenantQuota:
         """What a tenant has a right to."""
         return self.tenants.get(name or DEFAULT_TENANT, TenantQuota())
+
+    def why_not_from(self, host: str, tenant: str) -> str:
+        """Why a worker on that host may not make a job of a tenant, in words; empty if it may."""
+        hosts = self.tenant(tenant).hosts
+        owners = sorted(name for name, quota in self.tenants.items() if host in quota.hosts)
+        if host in hosts or not (hosts or owners):
+            return ""
+        whose = f"tenant {' and '.join(owners)} has it" if owners else f"it has {', '.join(hosts)}"
+        return (
+            f"host {host} does not belong to tenant {tenant or DEFAULT_TENANT}, {whose}: join for the tenant "
+            "of the host, or have an operator create the job"
+        )
 
     def job_limit(self, tenant: str) -> int | None:
         """How many slots a job of that tenant may ever have; None: any number."""
@@ -163,11 +179,24 @@ def parse_quotas(value: Any) -> Quotas:
 
 
 def _tenant(value: Any, where: str) -> TenantQuota:
-    fields = _fields(value, where, ("weight", "slots"))
+    fields = _fields(value, where, ("weight", "slots", "hosts"))
     weight = fields.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight < float("inf"):
         raise QuotaError(f"{where}.weight is {weight!r}, not a number above 0")
-    return TenantQuota(weight=float(weight), slots=_slots(fields.get("slots"), f"{where}.slots"))
+    return TenantQuota(
+        weight=float(weight),
+        slots=_slots(fields.get("slots"), f"{where}.slots"),
+        hosts=_hosts(fields.get("hosts"), f"{where}.hosts"),
+    )
+
+
+def _hosts(value: Any, where: str) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    is_list = isinstance(value, list) and all(isinstance(name, str) and name for name in value)
+    if not is_list or not value:
+        raise QuotaError(f"{where} is {value!r}, not a list of names of hosts, or null for any host")
+    return tuple(value)
 
 
 def _fields(value: Any, where: str, known: Sequence[str]) -> Mapping[str, Any]:

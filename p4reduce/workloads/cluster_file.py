@@ -169,10 +169,11 @@ class Switch(Part):
 
 
 class TenantQuota(Part):
-    """A tenant's weight, and the most slots that it may have on a switch."""
+    """A tenant's weight, the most slots that it may have on a switch, and the hosts that only it has."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     slots: Annotated[int, Field(ge=0)] | None = None
+    hosts: Annotated[list[str], Field(min_length=1)] | None = None
 
 
 class Quotas(Part):

@@ -412,6 +412,10 @@ async def test_quotas_are_settings(bench: Bench) -> None:
     assert (await bench.configuration.plan(text)).settings == ()
     report = await bench.configuration.plan("quotas: {job_slots: ~, tenants: {a: {weight: 2}}}")
     assert report.settings == (Setting("quota", "job_slots", "64", "no limit"),)
+    hosts = await bench.configuration.plan(
+        "quotas: {job_slots: 64, tenants: {a: {weight: 2, hosts: [x, y]}}}"
+    )
+    assert hosts.settings == (Setting("quota", "tenants.a.hosts", "", "x, y"),)
     assert (await bench.configuration.apply("quotas: {job_slots: 65}")).revision == 2
     await bench.start()
     assert bench.registry.quotas == Quotas(job_slots=65)

@@ -72,7 +72,8 @@ class TestMeaning:
             quotas:
               job_slots: 2048
               tenants:
-                vision: {weight: 2, slots: ~}
+                vision: {weight: 2, slots: ~, hosts: [h1, h2]}
+                other: {hosts: ~}
               preemption: true
             groups:
               l1:
@@ -89,7 +90,10 @@ class TestMeaning:
         assert found.drain == {"s2"}
         assert found.quotas == {
             "job_slots": 2048,
-            "tenants": {"vision": {"weight": 2.0, "slots": None}},
+            "tenants": {
+                "vision": {"weight": 2.0, "slots": None, "hosts": ["h1", "h2"]},
+                "other": {"hosts": None},
+            },
             "preemption": True,
         }
         assert set(found.on("l1")) == {
@@ -424,6 +428,8 @@ class TestQuotas:
             ("{tenants: {a: {weight: heavy}}}", "'heavy' is no number"),
             ("{tenants: {a: {share: 1}}}", "'share' is not known here"),
             ("{tenants: {'': {weight: 1}}}", "line 1, quotas: "),
+            ("{tenants: {a: {hosts: h1}}}", "line 1, quotas.tenants.a.hosts: must be a list"),
+            ("{tenants: {a: {hosts: []}}}", "quotas.tenants.a.hosts is [], not a list of names of hosts"),
             ("{preemption: yes}", "'yes' is neither true nor false"),
             ("7", "must be a mapping"),
         ],

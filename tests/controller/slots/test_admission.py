@@ -122,12 +122,49 @@ def test_quotas_are_read_from_the_configuration() -> None:
         ({"tenants": {"blue": {"weight": "x"}}}, "quotas.tenants.blue.weight is 'x', not a number above 0"),
         ({"tenants": {"blue": {"slots": 1.5}}}, "quotas.tenants.blue.slots is 1.5, not a number of slots"),
         ({"tenants": {"blue": {"limit": 1}}}, "quotas.tenants.blue has a field 'limit'; known are weight"),
+        (
+            {"tenants": {"blue": {"hosts": []}}},
+            r"quotas.tenants.blue.hosts is \[\], not a list of names of h",
+        ),
+        ({"tenants": {"blue": {"hosts": "h1"}}}, "quotas.tenants.blue.hosts is 'h1', not a list of names"),
+        ({"tenants": {"blue": {"hosts": [1]}}}, r"quotas.tenants.blue.hosts is \[1\], not a list of names"),
     ],
 )
 def test_quotas_that_cannot_be_say_where(value: Any, text: str) -> None:
     with pytest.raises(QuotaError, match=text) as caught:
         parse_quotas(value)
     assert isinstance(caught.value, ConfigError)
+
+
+HOSTS: list[tuple[str, str, str]] = [
+    ("h1", "red", ""),
+    ("h2", "red", ""),
+    ("h2", "blue", ""),
+    ("h9", "green", ""),
+    ("h9", "nobody", ""),
+    ("h9", "", ""),
+    ("h1", "blue", "host h1 does not belong to tenant blue, tenant red has it: join for"),
+    ("h2", "green", "host h2 does not belong to tenant green, tenant blue and red has it"),
+    ("h1", "nobody", "host h1 does not belong to tenant nobody, tenant red has it"),
+    ("h1", "", "host h1 does not belong to tenant default, tenant red has it"),
+    ("h9", "red", "host h9 does not belong to tenant red, it has h1, h2: join for the"),
+]
+
+
+@pytest.mark.parametrize(("host", "tenant", "why"), HOSTS)
+def test_hosts_of_a_tenant_are_its_own_and_it_has_no_others(host: str, tenant: str, why: str) -> None:
+    quotas = parse_quotas(
+        {
+            "tenants": {
+                "red": {"hosts": ["h1", "h2"]},
+                "blue": {"hosts": ["h2"]},
+                "green": {"hosts": None},
+            }
+        }
+    )
+    said = quotas.why_not_from(host, tenant)
+    assert said.startswith(why)
+    assert bool(said) is bool(why)
 
 
 def test_the_default_tenant_has_no_name_of_its_own() -> None:

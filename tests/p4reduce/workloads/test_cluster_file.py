@@ -125,7 +125,7 @@ def test_a_spine_leaf_fabric(tmp_path: Path) -> None:
         controller:
           quotas:
             job_slots: 128
-            tenants: {red: {weight: 2, slots: 512}, blue: {}}
+            tenants: {red: {weight: 2, slots: 512}, blue: {hosts: [h1]}}
             preemption: true
         jobs:
           - {name: a, placement: [2, 1]}
@@ -140,7 +140,7 @@ def test_a_spine_leaf_fabric(tmp_path: Path) -> None:
     assert (options.link_shape.rate_mbit, options.uplink_shape.rate_mbit) == (100.0, None)
     assert options.controller_options["quotas"]["tenants"] == {
         "red": {"weight": 2.0, "slots": 512},
-        "blue": {},
+        "blue": {"hosts": ["h1"]},
     }
     assert [hosts_of(found, job) for job in found.jobs] == [
         ["h1", "h2", "h4"],
