@@ -45,8 +45,18 @@ def load(manager: SwitchManager, book: Book, gangs: Gangs, renewer: Renewer, tim
     for record in list(book.by_name.values()):
         job = record.job
         runs = job.phase is Phase.RUNNING and job.renewal is None
-        if runs and job.plan is not None and job.plan.mode is Mode.IN_NETWORK and not record.allocations:
+        if not runs or job.plan is None:
+            continue
+        if job.plan.mode is Mode.IN_NETWORK and not record.allocations:
             renewer.begin(record, Cause.INTERRUPTED, RESTARTED)
+        elif not _are_alike(record):  # by an earlier release
+            renewer.begin(record, Cause.INTERRUPTED, "its planes were planned apart, with different sizes")
+
+
+def _are_alike(record: Record) -> bool:
+    """Tell whether all planes of a job's gang cut and add up alike."""
+    plans = [plane.job.plan for plane in record.live_planes if plane.job.plan is not None]
+    return all(plan.is_like(plans[0]) for plan in plans[1:])
 
 
 def _drop_again(manager: SwitchManager, record: Record, known: StoredJob) -> None:

@@ -33,6 +33,7 @@ from controller.api.messages import (
 from controller.jobs.specs import Phase
 from controller.jobs.states import State
 from controller.orchestration.adoption import Account
+from controller.orchestration.record import stored
 from controller.orchestration.sessions import Session
 from controller.slots.admission import Quotas, TenantQuota
 from tests.controller.bench import Bench, Worker, backed_up, say
@@ -822,18 +823,16 @@ async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_doe
     assert "of plane 1 nobody came back within" in record.job.outcome.reason
 
 
-async def test_a_gang_that_comes_back_beside_its_created_self_is_renewed_with_all_planes(b: Bench) -> None:
-    """It was created anew on the new database before its workers told of it."""
-    planes = await gang_of_workers(b)
-    await b.restart_on_a_new_database(listen=True)
-    b.registry.create_job(JobSpec(name="train", world_size=6, gang=Gang("train", 0, 2)))
+async def tell(b: Bench, planes: Sequence[Sequence[Worker]], **otherwise: Any) -> None:
+    """All workers tell a controller of their gang that does not know it; plane 1 was planned `otherwise`."""
     for plane, of in enumerate(planes):
         accounts = []
         for worker in of:
             assert worker.ready is not None
+            plan = replace(plan_of(worker.ready), mode_reason="", **(otherwise if plane == 1 else {}))
             account = Account(
                 spec=JobSpec(name=f"train/{plane}", world_size=3, gang=Gang("train", plane, 2)),
-                plan=replace(plan_of(worker.ready), mode_reason=""),
+                plan=plan,
                 member=b.member(worker.rank, worker.rank, qp=0x102 + 2 * plane, psn=0, plane=plane),
                 token=worker.ready.resume_token,
             )
@@ -843,8 +842,44 @@ async def test_a_gang_that_comes_back_beside_its_created_self_is_renewed_with_al
                 worker.session = b.registry.sessions.resume(
                     f"train/{plane}", known.plan.generation, worker.rank, known.token, known
                 )
+    await b.go([worker for of in planes for worker in of])
+
+
+async def test_planes_that_tell_of_different_sizes_are_renewed_with_the_same(b: Bench) -> None:
+    planes = await gang_of_workers(b)
     workers = [worker for of in planes for worker in of]
+    await b.restart_on_a_new_database(listen=True)
+    await tell(b, planes, path_mtu=512)
+    assert [worker.started for worker in workers] == [2] * 6
+    assert len(settings(workers)) == 1
+
+
+async def test_planes_of_a_database_that_have_different_sizes_are_renewed_with_the_same(b: Bench) -> None:
+    """An earlier release planned each by itself."""
+    planes = await gang_of_workers(b)
+    workers = [worker for of in planes for worker in of]
+    record = b.registry.job("train/1")
+    assert record.job.plan is not None
+    plan = replace(record.job.plan, path_mtu=512)
+    b.store.save_job(stored(record.job, plan, record.allocations.values(), Phase.RUNNING))
+    await b.restart(listen=True)
+    for plane, of in enumerate(planes):
+        for worker in of:
+            assert worker.ready is not None
+            token, generation = worker.ready.resume_token, worker.ready.generation
+            worker.session = b.registry.sessions.resume(f"train/{plane}", generation, worker.rank, token)
     await b.go(workers)
+    assert [worker.started for worker in workers] == [2] * 6
+    assert len(settings(workers)) == 1
+
+
+async def test_a_gang_that_comes_back_beside_its_created_self_is_renewed_with_all_planes(b: Bench) -> None:
+    """It was created anew on the new database before its workers told of it."""
+    planes = await gang_of_workers(b)
+    workers = [worker for of in planes for worker in of]
+    await b.restart_on_a_new_database(listen=True)
+    b.registry.create_job(JobSpec(name="train", world_size=6, gang=Gang("train", 0, 2)))
+    await tell(b, planes)
     await b.restart_switch("s1")
     await b.go(workers)
     assert [worker.started for worker in workers] == [2] * 6
