@@ -41,8 +41,8 @@ def addresses(host: HostConfig, rank: int, *, qpn: int, psn: int = 0) -> Address
 class Agent(ABC):
     """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead".
 
-    `member`: of the job, from its beginning; `collective`: the one that runs, or runs next. `redone`: how
-    many more this worker has finished in its plane, which an elastic gang has begun anew.
+    `member`: of the job, from its beginning; `collective`: the user's call that runs, or is made next.
+    `refusals`: how many calls were refused when they began.
     """
 
     session: Session
@@ -52,7 +52,8 @@ class Agent(ABC):
         self.state = "new"
         self.end: Ended | str | None = None
         self.member: Member | None = None
-        self.collective = self.redone = 0
+        self.collective = self.refusals = 0
+        self._number = 0  # of what runs, or ran last, in the job
         self._whole: Steps[Any] | None = None  # of the collective that runs, or is parked
         self._unreturned: Any = None  # a result that waits until this worker is known to be in its job
 
@@ -60,11 +61,6 @@ class Agent(ABC):
     def over(self) -> bool:
         """It has nothing more to do."""
         return self.state in ("left", "ended", "dead")
-
-    @property
-    def number(self) -> int:
-        """Of the collective, as the job counts them."""
-        return self.collective + self.redone
 
     @property
     def in_job(self) -> Member:
@@ -176,23 +172,31 @@ class Agent(ABC):
 
     def _start(self) -> bool:
         """The next one, if it may."""
-        self.in_job.calls.made(self.number, f"collective {self.collective}".__str__)
-        starts = self.in_job.start(self.number)
+        member = self.in_job
+        if member.gang_collective is None:
+            member.called = self.collective + 1
+        self._number = member.next_collective
+        member.calls.made(self._number, f"collective {self.collective}".__str__)
+        starts = member.start(self._number)
         self._act_on_job()
         if starts:
-            self.session.running = self.number
-            self._whole = through_renewals(self.in_job.replay_log, self._attempt)
+            self.session.running = self._number
+            self._whole = through_renewals(member.replay_log, self._attempt)
         return starts
 
-    def _done(self, result: Any) -> None:
+    def _ends(self) -> None:
         """The one that ran has a result."""
         self._whole = None
-        self.collective += 1
-        if (finished := self.in_job.replay_log.finished) != self.collective:
-            raise InvariantError(f"{self} counts {finished} collectives, and ran {self.collective}")
-        self._unreturned = result
+        if (finished := self.in_job.replay_log.finished) != self._number + 1 - self.refusals:
+            raise InvariantError(f"{self} counts {finished} collectives, and ran {self._number + 1}")
         self.in_job.ended()
         self._act_on_job()
+
+    def _done(self, result: Any) -> None:
+        """The call that ran has a result."""
+        self._unreturned = result
+        self.collective += 1
+        self._ends()
         self._return()
 
     def _return(self) -> None:
@@ -206,4 +210,4 @@ class Agent(ABC):
 
     def _leave(self) -> None:
         self.state = "leaving"
-        self.say(Leave(self.number))
+        self.say(Leave(self.in_job.next_collective))

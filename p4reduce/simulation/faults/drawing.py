@@ -266,6 +266,7 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
                 seed=chance.randrange(2**32),
             )
         )
+    jobs[others:] = _calls_of_gang(seed, jobs[others:])
     soon_ns = chance.choice([1_000_000, 5_000_000, 30_000_000, 300_000_000])
     count, found = chance.choice([0, 1, 1, 2, 3]), []
     for _ in range(count):
@@ -291,6 +292,29 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
             mishap = Mishap(_log_time(chance, soon_ns), kind, "", number, rank, lasts_ns, number)
         found.append(mishap)
     return found
+
+
+def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
+    """Sometimes calls are strict or cancelled, and now and then not alike. Drawn beside all else."""
+    chance = random.Random(f"{seed}/gang-calls")
+    work = list(planes[0].work)
+    for call in range(len(work)):
+        drawn = chance.random()
+        if drawn < 0.15:
+            work[call] = replace(work[call], strict=True, module="in_network")
+        elif drawn < 0.25:
+            work[call] = replace(work[call], cancelled=True)
+    planes = [replace(plane, work=list(work), cancels=[]) for plane in planes]
+    odd, call = chance.randrange(len(planes)), chance.randrange(len(work))
+    drawn = chance.random()
+    if drawn < 0.08:
+        other = replace(work[call], elements=work[call].elements + 1, cancelled=False)
+        planes[odd].work[call] = chance.choice([other, replace(work[call], strict=not work[call].strict)])
+    elif drawn < 0.14 and not work[call].cancelled:
+        planes[odd].cancels.append([chance.randrange(len(planes[odd].hosts)), call])
+    elif drawn < 0.17:
+        planes[odd].cancels.extend([rank, call] for rank in range(len(planes[odd].hosts)))
+    return planes
 
 
 def _in_elastic(work: Work) -> Work:

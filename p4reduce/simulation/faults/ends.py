@@ -32,6 +32,8 @@ def check_end(world: World, job: JobRun) -> None:
         if not why:
             raise InvariantError(f"{worker} was not told why its job is over")
         planes = [world.jobs[plane] for plane in world.schedule.planes(job.number - 1)]
+        if world.schedule.differs_at(job.number - 1) is not None:
+            continue
         check_told(worker, [death for death in world.deaths if death.worker.job in planes])
 
 
@@ -44,6 +46,8 @@ def _leaves(world: World, planes: list[int], worker: Worker) -> bool:
 
 def _excuse(world: World, job: JobRun, worker: Worker) -> str:
     """Why a worker may be told an error; empty: there is nothing."""
+    if world.schedule.differs_at(job.number - 1) is not None:
+        return "workers of a machine have called different collectives"
     config = world.scene.config
     planes = world.schedule.planes(job.number - 1)  # what happens to one happens to all
     running_ns = max(world.jobs[plane].running_ns for plane in planes)

@@ -12,7 +12,7 @@ from controller.config import HostConfig
 from p4reduce.simulation.faults.generation import Generation, Peer
 from p4reduce.simulation.faults.results import Expected
 from p4reduce.simulation.faults.scene import Scene
-from p4reduce.simulation.faults.schedule import JobPlan
+from p4reduce.simulation.faults.schedule import JobPlan, Work
 from p4reduce.simulation.invariant import InvariantError
 
 _Made = tuple[tuple[int, ...], str]
@@ -49,6 +49,10 @@ class JobRun:
         self._made: dict[int, dict[int, _Made]] = {}  # in their accounts
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._expected: dict[int, Expected] = {}
+        self.outcomes: dict[int, str] = {}  # why calls were not done, of all planes; empty: they were
+        self.differs: set[int] = set()  # who has met another call than its own inside its machine
+        self._roots: dict[int, int] = {}
+        self._differs_at = scene.schedule.differs_at(number - 1)
 
     @property
     def over(self) -> bool:
@@ -124,6 +128,25 @@ class JobRun:
             members, module = alive[0] if alive else next(iter(made.values()))
         made[worker.joined_as] = members, module
 
+    def root_of(self, work: Work, size: int) -> int | None:
+        """The rank that a call of so many workers names as its root; None: it has none."""
+        return work.root % size if work.name == "broadcast" else None
+
+    def takes_root(self, worker: Peer, collective: int, member: int) -> None:
+        """A worker has done a broadcast of that one's array, as it joined."""
+        if self._roots.setdefault(collective, member) != member:
+            raise InvariantError(
+                f"{worker} takes rank {member} for the root of collective {collective}, and another worker "
+                f"rank {self._roots[collective]}"
+            )
+
+    def outcome(self, worker: Peer, collective: int, why: str) -> None:
+        """A call is over at a worker, done, or not for that reason."""
+        if self.outcomes.setdefault(collective, why) != why:
+            raise InvariantError(
+                f"{worker}: collective {collective} is {why!r}, and {self.outcomes[collective]!r} at another"
+            )
+
     def begins_anew(self, worker: Peer, collective: int) -> None:
         """What a worker has, or had not yet, of a collective in this plane comes to nothing."""
         self._made.get(collective, {}).pop(worker.joined_as, None)
@@ -141,6 +164,11 @@ class JobRun:
 
     def finished(self, worker: Peer, collective: int, generation: int, out: NDArray[Any]) -> None:
         """A worker's user has a collective's result."""
+        if self.gang is not None and not out.size:
+            return  # nobody waits for anybody of another machine there
+        everybody = len(self.generations[generation].members) == self.plan_size
+        if self._differs_at is not None and collective >= self._differs_at and everybody:
+            raise InvariantError(f"{worker} has a result of collective {collective}, of which calls differ")
         members, module = self._made[collective][worker.joined_as]
         done = self._finished.setdefault(collective, {})
         now = self.generations[generation].members
@@ -153,7 +181,8 @@ class JobRun:
         done[worker.joined_as] = members
         place = members.index(worker.joined_as)
         if len(members) > 1:
-            self.expected(collective).check(str(worker), members, place, module, out)
+            root = self._roots.get(collective)
+            self.expected(collective).check(str(worker), members, place, module, out, root)
         self.collectives += 1
 
 

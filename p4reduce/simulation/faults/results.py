@@ -121,10 +121,15 @@ class Expected:
         self._first: dict[tuple[tuple[int, ...], str], Array] = {}
         self._parts: dict[tuple[tuple[int, ...], str], dict[int, Array]] = {}
 
-    def check(self, who: str, members: tuple[int, ...], rank: int, module: str, out: Array) -> None:
-        """A result is there, of `members` (as they joined), at the one that is `rank` among them now."""
+    def check(
+        self, who: str, members: tuple[int, ...], rank: int, module: str, out: Array, root: int | None = None
+    ) -> None:
+        """A result is there, of `members` (as they joined), at the one that is `rank` among them now.
+
+        `root`: who was it, as it joined.
+        """
         try:
-            self._check(members, rank, module, out)
+            self._check(members, rank, module, out, root)
         except AssertionError as error:
             raise InvariantError(
                 f"{who}: {self.case.name} ({module}, {self.case.reduction.name}, {self.case.dtype}, "
@@ -132,12 +137,12 @@ class Expected:
                 f"{' '.join(str(error).split())[:300]}"
             ) from error
 
-    def _check(self, members: tuple[int, ...], rank: int, module: str, out: Array) -> None:
+    def _check(self, members: tuple[int, ...], rank: int, module: str, out: Array, root: int | None) -> None:
         case, inputs = self.case, [self.inputs[k] for k in members]
         if case.name == "barrier":
             return
         if case.name == "broadcast":
-            same_bits(out, inputs[case.root % len(inputs)])
+            same_bits(out, inputs[case.root % len(inputs)] if root is None else self.inputs[root])
             return
         if case.name == "all_gather":
             same_bits(out, np.concatenate(inputs))

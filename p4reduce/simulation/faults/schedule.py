@@ -129,7 +129,10 @@ class Mishap:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One collective, as `p4reduce.simulation.cases.Case` with names, `think_ns` after the one before."""
+    """One collective, as `p4reduce.simulation.cases.Case` with names, `think_ns` after the one before.
+
+    In a gang, `strict`: only through switches; `cancelled`: by all its users, before its turn.
+    """
 
     module: Annotated[str, _among(("in_network", "ring"))]
     name: Annotated[str, _among(COLLECTIVES)]
@@ -142,6 +145,8 @@ class Work:
     half: bool = False
     scaled: bool = False
     small: bool = False
+    strict: bool = False
+    cancelled: bool = False
     think_ns: Time = 0
 
     def case(self) -> Case:
@@ -168,8 +173,8 @@ class JobPlan:
     NAKs; `rnr`: agents that do. `starts_ns` and by rank `late_ns`: when a worker joins; `after`: and not
     before that job is over (0: none), whose QP numbers it may have. `backup`: the workers have another
     network. `first_message`: what messages of its first generation count from. `gang`: jobs with the same
-    number are the planes of one, in their order (0: no plane), with the same machines as hosts. `window` and
-    `packets`: 0 lets the controller choose.
+    number are the planes of one, in their order (0: no plane), with the same machines as hosts. `cancels`:
+    which rank cancels which call, that others do not. `window` and `packets`: 0 lets the controller choose.
     """
 
     hosts: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANKS)]
@@ -191,6 +196,7 @@ class JobPlan:
     selective: bool | None = None
     first_message: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
     gang: Count = 0
+    cancels: list[list[Count]] = field(default_factory=list)
 
     def spec(self, name: str, gang: Gang | None = None) -> JobSpec:
         """What the controller is asked for."""
@@ -282,6 +288,17 @@ class Schedule:
         """The jobs, counted from 0, that are planes of one gang with job `n`; else only that."""
         gang = self.jobs[n].gang
         return [k for k, job in enumerate(self.jobs) if job.gang == gang] if gang else [n]
+
+    def differs_at(self, n: int) -> int | None:
+        """The first call that workers of job `n`'s gang make in different ways; None: they never do."""
+        planes = [self.jobs[plane] for plane in self.planes(n)]
+        works = [job.work for job in planes]
+        found = [call for job in planes for _, call in job.cancels]
+        alike = next((call for call, each in enumerate(zip(*works, strict=False)) if len({*each}) > 1), None)
+        found += [] if alike is None else [alike]
+        lengths = {len(work) for work in works}
+        found += [min(lengths)] if len(lengths) > 1 else []
+        return min(found, default=None)
 
     def gang_of(self, n: int) -> Gang | None:
         """What job `n` is a plane of."""

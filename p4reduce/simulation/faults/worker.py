@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from controller.api.messages import (
     Abort,
     Ended,
@@ -21,24 +23,33 @@ from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
 from host_agent.joining import transport_config
 from host_agent.member import Action as OnJob
 from host_agent.member import Again, Connect, Cut, Drop, Offer, Repair, Settle, WentOn
-from host_agent.membership import Request
+from host_agent.membership import Request, View
 from host_agent.recovery import Attempt, LinkCut, repair
 from host_agent.session import Action, Break, Close, Open, Send, Session
 from host_agent.transport import Endpoint, EventType, Operation
+from host_agent.wire.aggregation import Kind, Reduction
 from p4reduce.oracle.state import MOST_AGGREGATED
+from p4reduce.simulation.cases import Case
 from p4reduce.simulation.faults.agent import Agent, addresses
 from p4reduce.simulation.faults.control import Conversation, HungUp
 from p4reduce.simulation.faults.job import JobRun
 from p4reduce.simulation.faults.links import Wire
 from p4reduce.simulation.faults.lives import Lives
 from p4reduce.simulation.faults.loop import NS
+from p4reduce.simulation.faults.machine import InMachine
 from p4reduce.simulation.faults.network import BackupNetwork, Network
 from p4reduce.simulation.faults.scene import Scene
+from p4reduce.simulation.faults.schedule import Work
 from p4reduce.simulation.invariant import InvariantError
 from p4reduce.simulation.nic import AnyEndpoint, NicEndpoint
 
 BACKLOG = 64  # frames that wait for a process that is stopped; more are lost
 JOIN_TIMEOUT_NS = 20 * NS
+ASKING = Case("in_network", "all_reduce", np.dtype(np.int32), 1, Reduction.MAX)  # how a plane takes a call
+
+
+class RefusedError(Exception):
+    """A call cannot be done by the workers that are left."""
 
 
 class Worker(Agent):
@@ -70,14 +81,15 @@ class Worker(Agent):
         self._received = self._completed = self._last_op = 0
         self._settling: int | None = None  # a move
         self._thinking = self._restored = False
+        self._root_member: int | None = None  # of what runs, as it joined
         self._timer_ns: int | None = None
         self._module = ""
         self._array: Any = None
         self._out: Any = None
         # The process
-        self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
-        self._has_given_up = False
-        self._held: Any = None  # a plane's result that the whole machine has to have, in an elastic gang
+        self.has_given_up = False
+        plane = job.gang
+        self.machine = None if plane is None else InMachine(self, plane.plane, plane.planes)
         self.stopped_until_ns = 0
         self._backlog: list[tuple[str, Any]] = []
 
@@ -166,10 +178,15 @@ class Worker(Agent):
             if state == "ended" and met:
                 self._tell_mates(end.reason if isinstance(end, Ended) else str(end))
 
-    # Its machine: as in host_agent/machine/communicator.py, workers hear at once of one that died or failed.
+    # Its machine, whose workers hear at once of one that died or failed.
+
+    @property
+    def _mates(self) -> list[Worker]:
+        machine = self.machine
+        return [] if machine is None else [mate.worker for mate in machine.mates.values()]
 
     def _tell_mates(self, reason: str, dead: int | None = None) -> None:
-        for mate in self.mates:
+        for mate in self._mates:
             delay = self.scene.latency(f"machine/{self.job.number}/{self.joined_as}", 20_000, 500_000)
             self.clock.after(delay, mate.machine_failed, reason, dead)
 
@@ -177,81 +194,82 @@ class Worker(Agent):
         """Another worker of this machine died, or its plane ended: so does this one."""
         if self.state != "running" or self._is_stopped("machine_failed", reason, dead):
             return
-        self._has_given_up = True
         self.scene.note(f"{self} hears from its machine: {reason}")
-        self.say(Abort(reason, plane=dead))
+        self._give_up(Abort(reason, plane=dead))
+
+    def differ(self, reason: str) -> None:
+        """Workers of this machine have called different collectives."""
+        if self.has_given_up:
+            return
+        self.scene.note(f"{self} differs: {reason}")
+        self.job.differs.add(self.joined_as)
+        number = self.in_job.next_collective
+        self.in_job.calls.made(number, lambda: reason)
+        self._give_up(Abort(reason, self.in_job.calls.of(number)))
+        self._tell_mates(reason)
+
+    def _give_up(self, why: Abort) -> None:
+        self.has_given_up = True
+        self.say(why)
         if self.endpoint is not None:
             self.endpoint.halt()
         self._steps = self._waiting = None
 
-    def mate_went_on(self) -> None:
-        """Another worker of this machine has a result, which this one may have waited for."""
-        if not self.over and not self._is_stopped("mate_went_on"):
-            self._go()
+    def wake(self, mate: Worker) -> None:
+        """Let a mate see, after a moment, what this worker has put into its memory."""
+        self.clock.after(self.scene.latency(f"memory/{self.job.number}", 500, 20_000), mate.look)
 
-    def _waits_for_mates(self) -> bool:
-        """A collective of all workers is one of each plane: the next begins when the machine has this one.
+    def look(self) -> None:
+        """Look at what the mates have in their memory."""
+        if self.machine is not None and self.member is not None and not self._is_stopped("look"):
+            self.machine.look()
 
-        In an elastic gang, when all are after the same renewal, too (`host_agent.machine.channel.Gate`).
-        """
-        if any(mate.collective < min(self.collective, len(mate.job.plan.work)) for mate in self.mates):
-            return True
-        return self._is_in_elastic_gang and any(
-            not mate.over and mate.in_job.gang_renewal != self.in_job.gang_renewal
-            for mate in self.mates
-            if mate.member is not None
-        )
-
-    # An elastic gang's collective is finished when the machine has the results of all planes. A renewal
-    # begins the first that nobody has finished anew, in all planes.
+    def cancels(self, collective: int) -> bool:
+        """Whether its user cancels that call before its turn."""
+        work = self.job.plan.work[collective]
+        return work.cancelled or [self.joined_as, collective] in self.job.plan.cancels
 
     @property
-    def _is_in_elastic_gang(self) -> bool:
-        return self.job.gang is not None and self.job.plan.elastic
+    def work(self) -> Work:
+        """The user's call that runs, or is made next."""
+        return self.job.plan.work[self.collective]
 
-    def _has(self, collective: int) -> bool:
-        return self.collective > collective or (self.collective == collective and self._held is not None)
+    def run_in_plane(self) -> None:
+        """The gang wants this of the plane, as soon as that may begin something."""
+        self.go()
 
-    def _done(self, result: Any) -> None:
-        if not self._is_in_elastic_gang:
-            super()._done(result)
+    def nothing(self) -> Any:
+        """The result of a call of no elements, which its planes do not see."""
+        assert self.ready is not None
+        work, generation = self.work, self.ready.generation
+        self.job.made(self, self.collective, generation, work.module, restored=False)
+        return self.collective, generation, work.case().output(self.in_job.view.world_size)
+
+    def call_is_over(self, result: Any, refused: str | None) -> None:
+        """The gang's call is over; whether it was done is the same on all GPUs."""
+        self.job.outcome(self, self.collective, "cancelled" if result is refused is None else refused or "")
+        self.collective += 1
+        for mate in self._mates:
+            self.wake(mate)
+        if result is None:
+            self.scene.note(f"{self}: collective {self.collective - 1} is not done: {refused}")
+            self._think()
             return
-        self._whole, self._held = None, result
-        if (finished := self.in_job.replay_log.finished) != self.number + 1:
-            raise InvariantError(f"{self} counts {finished} collectives, and ran {self.number + 1}")
-        self.in_job.ended()
-        self._act_on_job()
-        self.machine_has_more()
-        self._wake_mates()
-
-    def _wake_mates(self) -> None:
-        for mate in self.mates:
-            self.clock.after(1_000, mate.machine_has_more)
-
-    def machine_has_more(self) -> None:
-        """This worker or another one of its machine has come further: it finishes, or begins, what it can."""
-        if self.over or self.member is None or self._is_stopped("machine_has_more"):
-            return
-        ready = self._held is not None and all(mate._has(self.collective) for mate in self.mates)
-        if ready and not self._has_given_up and self.in_job.finish_gang_collective():
-            self.job.check_planes(self, [mate.job for mate in self.mates], self.collective)
-            self._unreturned, self._held = self._held, None
-            self.collective += 1
-            self._wake_mates()
-            self._return()
-        self._go()
+        self._unreturned = result
+        self._return()
 
     def _begin_anew(self) -> None:
         """The collective that runs, or whose result of this plane is held, comes to nothing."""
+        assert self.machine is not None
         self.scene.note(f"{self} begins collective {self.collective} anew")
-        whole, self._whole, self._held = self._whole, None, None
+        whole, self._whole = self._whole, None
         self._steps = self._waiting = None
         if whole is not None:
             whole.close()
             self.session.running = None
             self.in_job.ended()
-        self.redone = self.in_job.replay_log.finished - self.collective
         self.job.begins_anew(self, self.collective)
+        self.machine.drop()
 
     # The session with the controller.
 
@@ -343,13 +361,13 @@ class Worker(Agent):
         super()._asked(request)
         if self.session.has_begun:
             self._begin()
-        self._go()
+        self.go()
 
     def _set_up(self, ready: Ready) -> None:
         """Bring the queue pairs up."""
         self.state = "ready"
         self._enter(ready)
-        if self._is_in_elastic_gang:
+        if self.job.gang is not None and self.job.plan.elastic:
             self.in_job.gang_collective = 0
         self._connect(ready)
         self.say(Up())
@@ -417,11 +435,10 @@ class Worker(Agent):
                 now = f"as rank {self.rank} of {ready.world_size}, generation {ready.generation}"
                 self.scene.note(f"{self} goes on {now}")
                 self._begin()
-                anew = self._is_in_elastic_gang and self.in_job.begun_anew == self.in_job.gang_renewal
-                if anew and self._whole is None and self.member is not None:
-                    self._begin_anew()
-                self._wake_mates()
-                self.clock.after(0, self.machine_has_more)
+                if self.machine is not None:
+                    if self.machine.is_dropped and self._whole is None:
+                        self._begin_anew()
+                    self.clock.after(0, self.look)
             case Drop():
                 self._begin_anew()
             case Again():
@@ -504,17 +521,23 @@ class Worker(Agent):
             return
         if self._thinking and collective == self.collective:
             self._thinking = False
-            self._go()
+            self.go()
 
-    def _go(self) -> None:
-        """Begin the collective that is next, if it may."""
-        busy = self._thinking or not self._whole is self._held is self._unreturned is None
-        waits = busy or self._has_given_up or self._waits_for_mates()
-        if self.state != "running" or waits or not self._start():
+    def go(self) -> None:
+        """Make the call that is next, and begin in the job what is to run there, if it may."""
+        if self._thinking or self.state != "running" or self.has_given_up:
             return
-        self._restored = False
+        if not self._whole is self._unreturned is None:
+            return
+        if self.machine is not None:
+            self.machine.begin()
+            if not self.machine.is_running or self._whole is not None:
+                return
+        if not self._start():
+            return
+        self._restored, self._root_member = False, None
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
-        work = self.job.plan.work[self.collective]
+        work = self.work
         self.scene.note(
             f"{self} calls {work.name} of {work.elements} {work.dtype}, collective {self.collective}"
         )
@@ -523,15 +546,36 @@ class Worker(Agent):
         self.flush()
 
     def _attempt(self) -> Attempt:
-        work, view = self.job.plan.work[self.collective], self.in_job.view
-        case, size = work.case(), view.world_size
-        if self._mode_now() is Mode.RING and case.module != "ring":
+        work, view, mode = self.work, self.in_job.view, self._mode_now()
+        size, case = view.world_size, work.case()
+        if self.machine is not None and self.machine.is_asking:
+            case = replace(ASKING, module=case.module)
+            self._array = np.array([mode is Mode.RING], np.int32)
+        if mode is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
+        if case.name == "broadcast":
+            case = replace(case, root=self._root(case.root, view))
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
-        call = case.call(view.rank, size, self.number, view.ring)
+        call = case.call(view.rank, size, self._number, view.ring)
+        if self.machine is not None:
+            call = call.named(Kind[case.name.upper()], self._array, root=case.root)
+            assert call.signature is not None
+            call = replace(call, signature=replace(call.signature, step=self.collective))
         return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
+
+    def _root(self, root: int, view: View) -> int:
+        """The root's rank now: as its gang has found it, or as `Execution` finds it."""
+        if self.machine is not None:
+            place: int | None = self.machine.root
+        else:
+            asked = self.in_job.view_at(self.collective)
+            place = view.place_of(asked.members[root % asked.world_size])
+        if place is None:
+            raise RefusedError(f"{self}: the worker that was the root has died")
+        self._root_member = view.members[place]
+        return place
 
     def _mode_now(self) -> Mode:
         """What a collective of this generation runs in that begins now."""
@@ -574,14 +618,27 @@ class Worker(Agent):
                 self._repaired(self._repair)
             else:
                 self._has_result()
+        except RefusedError as error:
+            self._refused(str(error))
         except Disagreement as error:
             raise InvariantError(f"{self}: {error}") from error
+
+    def _refused(self, why: str) -> None:
+        """The call cannot be done by those who are left, and ends alike on all of them."""
+        self._steps = self._waiting = self._whole = self.session.running = None
+        self.job.outcome(self, self.collective, why.partition(": ")[2])
+        self.scene.note(why)
+        self.collective += 1
+        self.refusals += 1
+        self.in_job.ended()
+        self._act_on_job()
+        self._think()
 
     def _repaired(self, repair: Repair) -> None:
         self._repair = None
         self.in_job.repaired(repair.renewal)
         self._act_on_job()
-        self._go()
+        self.go()
 
     def _post(self, operation: Operation) -> int:
         assert self.endpoint is not None
@@ -594,16 +651,32 @@ class Worker(Agent):
     def _has_result(self) -> None:
         assert self.ready is not None
         self.session.running = None
+        if self._root_member is not None and not self._restored:
+            self.job.takes_root(self, self.collective, self._root_member)
         generation = self.ready.generation
-        self.job.made(self, self.collective, generation, self._module, restored=self._restored)
-        self._done((self.collective, generation, self._out))
+        if self.machine is None:
+            self.job.made(self, self.collective, generation, self._module, restored=self._restored)
+            self.job.outcome(self, self.collective, "")
+            self._done((self.collective, generation, self._out))
+            return
+        result: Any = self._out
+        if not self.machine.is_asking:
+            self.job.made(self, self.collective, generation, self._module, restored=self._restored)
+            result = self.collective, generation, self._out
+        self._ends()
+        self.machine.came_to(result)
 
     def _returned(self, result: Any) -> None:
         self.job.finished(self, *result)
         self.scene.note(f"{self} has the result of collective {result[0]}")
-        for mate in self.mates:
-            self.clock.after(1_000, mate.mate_went_on)
         self._think()
+
+    def _leave(self) -> None:
+        if self.machine is not None:
+            self.machine.has_left = self.collective
+            for mate in self._mates:
+                self.wake(mate)
+        super()._leave()
 
     # Frames.
 

@@ -52,7 +52,11 @@ class World:
         ]
         for workers in self.workers:
             for worker in workers:
-                worker.mates = [mate for mate in self.machine(worker) if mate is not worker]
+                if worker.machine is not None:
+                    places = [mate.machine for mate in self.machine(worker) if mate is not worker]
+                    worker.machine.mates = {place.gang.local_rank: place for place in places if place}
+        for job in self.jobs:
+            job.outcomes = self.jobs[schedule.planes(job.number - 1)[0]].outcomes
         self.deaths: list[Death] = []
         if shadow is not None:
             for node in self.nodes.values():
