@@ -14,6 +14,7 @@ from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire
 from host_agent.errors import UsageError
 from host_agent.execution import Begun, Execution
+from host_agent.float_mode import default_float_mode
 from host_agent.membership import View
 
 _FLOAT32 = np.dtype(np.float32)
@@ -91,7 +92,7 @@ class ErrorFeedback:
         elif self._given:  # the collective before has failed
             self._owed[...] = 0
         self._given = True
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), default_float_mode():
             return np.add(array, self._owed, out=self._owed)
 
     def _switched(self, call: Call, given: Array, out: Array) -> Steps[bool]:

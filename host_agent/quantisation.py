@@ -26,6 +26,9 @@ No sum of some of them is rounded to more than so many of the largest, which is 
 MAX and MIN need no scale: a float's bit pattern, with the lower 31 bits of negative ones inverted, sorts as
 a signed integer. The result is exact, Inf and NaN (which wins over everything, as in NumPy) included.
 
+A NaN in a result is always the same one, without a sign or payload: processors differ in which they make of
+two, or of Inf - Inf.
+
 The transport converts block by block in native code (`host_agent/native/blocks.h`); tests hold it to the
 functions here, bit for bit.
 """
@@ -41,6 +44,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from host_agent.float_mode import default_float_mode
 from host_agent.wire.aggregation import CHUNK_BYTES, HEADER_BYTES, LANE_BYTES, ElementType, Reduction
 
 Scale: TypeAlias = int | NDArray[np.int32]  # one for all elements, or each element's
@@ -95,6 +99,7 @@ def headroom_bits(world_size: int) -> int:
     return bits if LANE_BITS - bits >= SIGNIFICAND_BITS else world_size.bit_length()
 
 
+@default_float_mode()
 def max_abs(array: NDArray[Any]) -> np.floating[Any]:
     """The largest magnitude, in the array's own type: 0 where there is no element, NaN where one is NaN."""
     with np.errstate(invalid="ignore"):
@@ -102,6 +107,7 @@ def max_abs(array: NDArray[Any]) -> np.floating[Any]:
     return largest
 
 
+@default_float_mode()
 def exponents(array: NDArray[Any]) -> NDArray[np.int32]:
     """The exponent field of each element as a float32: 0 for zeros, 1 for subnormals, too."""
     with np.errstate(invalid="ignore"):
@@ -122,21 +128,25 @@ def scale_of(exponent: _Exponent, world_size: int, *, half: bool) -> _Exponent:
     return LANE_BITS - headroom_bits(world_size) + BIAS - exponent
 
 
+@default_float_mode()
 def to_fixed(array: NDArray[Any], scale: Scale) -> NDArray[np.int32]:
     """round(x · 2^scale), to nearest even. Elements must be below the agreed 2^e."""
     return np.rint(np.ldexp(array.astype(np.float64), scale)).astype(np.int32)
 
 
+@default_float_mode()
 def from_fixed(lanes: NDArray[np.int32], scale: Scale, dtype: DTypeLike, *, divisor: int = 1) -> NDArray[Any]:
     """lane · 2^-scale / divisor, rounded once to `dtype`; Inf where that is beyond it."""
     return round_once(np.ldexp(lanes.astype(np.float64), -scale) / divisor, np.dtype(dtype))
 
 
+@default_float_mode()
 def to_half(array: NDArray[Any], scale: Scale) -> NDArray[np.float16]:
     """x · 2^scale as binary16, to nearest even."""
     return np.ldexp(array.astype(np.float64), scale).astype(np.float16)
 
 
+@default_float_mode()
 def from_half(
     halves: NDArray[np.float16], scale: Scale, dtype: DTypeLike, *, divisor: int = 1
 ) -> NDArray[Any]:
@@ -144,6 +154,7 @@ def from_half(
     return round_once(np.ldexp(halves.astype(np.float64), -scale) / divisor, np.dtype(dtype))
 
 
+@default_float_mode()
 def block_sum(
     arrays: Sequence[NDArray[Any]],
     blocks: Blocks,
@@ -179,6 +190,7 @@ def block_sum(
     return out, special
 
 
+@default_float_mode()
 def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
     """What AVG does to a sum: floats to nearest even, integers towards zero."""
     if array.dtype.kind == "i":
@@ -189,6 +201,7 @@ def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
         return round_once(array.astype(np.float64) / divisor, array.dtype)
 
 
+@default_float_mode()
 def to_ordered(array: NDArray[Any], *, invert: bool = False) -> NDArray[np.int32]:
     """Integers that sort as the floats do, or the other way round (`invert`); NaN is the largest in both."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.int32)
@@ -200,13 +213,14 @@ def to_ordered(array: NDArray[Any], *, invert: bool = False) -> NDArray[np.int32
     return ordered
 
 
+@default_float_mode()
 def from_ordered(ordered: NDArray[np.int32], dtype: DTypeLike, *, invert: bool = False) -> NDArray[Any]:
-    """The floats that `to_ordered` came from (any NaN for a NaN)."""
+    """The floats that `to_ordered` came from (the one NaN for a NaN)."""
     if invert:
         ordered = ~ordered
     bits: NDArray[np.int32] = ordered ^ ((ordered >> 31) & np.int32(0x7FFFFFFF))
-    floats: NDArray[Any] = bits.view(np.float32).astype(dtype)
-    return floats
+    floats: NDArray[np.float32] = bits.view(np.float32)
+    return _with_one_nan(floats).astype(dtype)
 
 
 def error_bound(
@@ -252,8 +266,10 @@ def error_bound(
     return lost + rounded
 
 
+@default_float_mode()
 def round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
     """To nearest even, straight from 64 bits; ml_dtypes alone would go through float32."""
+    values = _with_one_nan(values)
     with np.errstate(over="ignore"):
         if dtype != BFLOAT16:
             return values.astype(dtype)
@@ -264,3 +280,9 @@ def round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any
     bits = nearest.view(np.uint32)
     odd = (bits - towards_zero) | np.uint32(1)
     return np.where(inexact, odd, bits).astype(np.uint32).view(np.float32).astype(dtype)
+
+
+def _with_one_nan(values: NDArray[Any]) -> NDArray[Any]:
+    """The floats with every NaN as the quiet one without a sign or payload; itself where there is none."""
+    nans = np.isnan(values)
+    return np.where(nans, values.dtype.type(np.nan), values) if nans.any() else values

@@ -82,6 +82,8 @@ class ReplayLog:
     def attempt(self, call: Call) -> None:
         """It is run, for the first time or anew, in the present generation."""
         self._running, self._window = call.shared, self.window
+        if self._place is not None and self._input is not None:
+            call.shared.before = self._input[: self._place.nbytes]
 
     def restore_input(self) -> None:
         """Undo what its results have overwritten."""

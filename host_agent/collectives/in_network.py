@@ -3,8 +3,8 @@
 SUM and AVG of floats: as fixed point, or in half precision where the tensor is of 16 bits, with a scale for
 each block of neighbours. The first messages announce scales only, and say in their headers, as all do, which
 call they are of (`signature.py`): workers that disagree learn of it before any data travels. Blocks in which
-some rank has an Inf or NaN go around the ring in floating point, and nothing else does. MAX and MIN are
-exact.
+some rank has an Inf or NaN go around the ring, in 64-bit floats, and nothing else does: their other elements
+are rounded once, as those of other blocks are. MAX and MIN are exact.
 
 Agreeing on a scale takes as long as a small sum does. So a tensor that is small goes without: in the sum of
 the switch every rank has a place of its own, with zeros from all others. All ranks add in order of rank, in
@@ -116,8 +116,9 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
 def _around_the_ring(call: Call, array: Array, out: Array, where: NDArray[np.bool_]) -> Steps[None]:
     """Those elements, which no switch has summed, on all ranks the same ones; `out` has not got them."""
     part = array[where]
-    yield from ring.all_reduce(call, part, part)
-    out[where] = part
+    total = np.empty_like(part)
+    yield from ring.all_reduce_in_64_bits(call, part, total)
+    out[where] = total
 
 
 def _aggregate(

@@ -63,11 +63,14 @@ class Shared:
     `whole`: a rank may lack any part of it when another one has finished. Else it lacks at most what the last
     W messages bring, as whoever finished has the results of all messages, and each rank sends message m only
     when it has the result of m - W.
+
+    `before`: the bytes of the collective's input, where its result overwrites them and somebody keeps them.
     """
 
     array: Array | None = None
     wire_bytes: int = 4  # of an element in a message, where not `whole`
     whole: bool = False
+    before: NDArray[np.uint8] | None = None
 
 
 class Restored(Exception):

@@ -7,6 +7,11 @@ no rank is done before it knows that all have called the same: each compares the
 what it has called itself, before it passes anything on. Here parts and places
 count along the ring, which need not be in order of rank.
 
+A ring adds in the type of the tensor. Where that ends, a sum on its way becomes Inf, and stays it: although
+what is added next, or AVG's division, would bring it back, and although a switch would give a finite sum. So
+what comes out as Inf or NaN is added once more, in 64-bit floats, and rounded once. All ranks know the same
+elements: by the bits of the result, or by the barrier at the end.
+
 A rank can finish while others lack almost everything, and only whoever finished has it (docs/protocol.md,
 renewals). So what is small is kept, and large ones end with a barrier: who is past it knows that all have it.
 """
@@ -15,20 +20,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from host_agent.collectives import words
 from host_agent.collectives.plan import Array, Call, Steps, Wait, sharing
-from host_agent.kernels import divide_in_place
-from host_agent.quantisation import REDUCIBLE
+from host_agent.float_mode import default_float_mode
+from host_agent.kernels import divide_in_place, has_special
+from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE, round_once
 from host_agent.transport.events import EventType
 from host_agent.transport.operation import Arrival, Operation, SwitchOp
 from host_agent.wire.aggregation import ElementType, Kind, Reduction, Stage
 
 _RAW_SIZES = (1, 2, 4, 8)  # bytes an element
+_IS_THERE, _SAYS = 1, 2  # in a barrier
 _MOST_KEPT = 256 * 1024  # bytes; copying more takes longer than a barrier
-_ARRIVALS = {
+AT_ONCE: Final = 1 << 20  # elements that are added in 64-bit floats together: 8 MB for each rank
+ARRIVALS: Final = {
     Reduction.SUM: Arrival.SUM,
     Reduction.AVG: Arrival.SUM,
     Reduction.MAX: Arrival.MAX,
@@ -37,10 +47,24 @@ _ARRIVALS = {
 }
 
 
-def all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
-    """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same)."""
+def all_reduce(call: Call, array: Array, out: Array, *, narrow: np.dtype[Any] | None = None) -> Steps[None]:
+    """Leave the reduction of all ranks' `array` in `out` (both flat; may be the same).
+
+    `narrow`: a shorter float type, which the numbers have on their way.
+    """
     call = call.named(Kind.ALL_REDUCE, array)
-    yield from _for_all(call, out, _all_reduce(call, array, out))
+    work, before = _begin(call, array, out, narrow)
+    parts = call.parts(work.size)
+    owned = (call.position + 1) % call.world_size
+    if out.nbytes <= _MOST_KEPT:
+        yield from sharing(call, out, _small(call, before, work, out, parts, owned), whole=True)
+        return
+    yield from _all_reduce(call, work, parts, owned)
+    _copy(work, out)
+    if (yield from _barrier(call, says=before is not None and has_special(work[parts[owned]]))):
+        assert before is not None  # as all ranks have the same types
+        yield from _again(call, before, work, out)
+        yield from _barrier(call)
 
 
 def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
@@ -48,12 +72,10 @@ def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
     return all_reduce(call.named(Kind.REDUCE, array, root=root), array, out)
 
 
-def _all_reduce(call: Call, array: Array, out: Array) -> Steps[None]:
-    _copy(array, out)
-    parts = call.parts(out.size)
-    owned = (call.position + 1) % call.world_size
-    ids = yield from _reduce_parts(call, out, parts, owned=owned)
-    yield from _gather_parts(call, out, parts, owned=owned, sent=ids)
+def all_reduce_in_64_bits(call: Call, array: Array, out: Array) -> Steps[None]:
+    """As `all_reduce` of floats, added up in 64-bit floats and rounded once. `out` is another array."""
+    call = call.named(Kind.ALL_REDUCE, array)
+    yield from _for_all(call, out, _in_64_bits(call, array, out))
 
 
 def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
@@ -64,7 +86,86 @@ def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
     ids = yield from _reduce_parts(call, work, parts, owned=call.position)
     out[...] = work[parts[call.position]]
     yield from until_sent(ids)
-    yield from _barrier(call)  # nobody else has this rank's part
+    # A barrier at the end: nobody else has this rank's part.
+    if (yield from _barrier(call, says=_may_overflow(call, out) and has_special(out))):
+        yield from _scatter_again(call, array, out, parts)
+        yield from _barrier(call)
+
+
+def _begin(call: Call, array: Array, out: Array, narrow: np.dtype[Any] | None) -> tuple[Array, Array | None]:
+    """The array that goes around the ring with this rank's numbers, and these, if their sums may overflow."""
+    if narrow is not None:
+        with np.errstate(over="ignore", invalid="ignore"), default_float_mode():
+            return array.astype(narrow), array
+    before: Array | None = None
+    if _may_overflow(call, array):
+        before = array if not np.shares_memory(array, out) else _kept(call, array)
+    _copy(array, out)
+    return out, before
+
+
+def _kept(call: Call, array: Array) -> Array:
+    """A copy of an array that the result overwrites: that which is kept for a renewal, where there is one."""
+    kept = call.shared.before
+    return array.copy() if kept is None or kept.nbytes != array.nbytes else kept.view(array.dtype)
+
+
+def _may_overflow(call: Call, array: Array) -> bool:
+    """Whether wider floats can take sums that these cannot."""
+    is_sum = call.reduction in (Reduction.SUM, Reduction.AVG)
+    return is_sum and array.dtype in ELEMENT_TYPES and array.dtype != np.int32
+
+
+def _small(
+    call: Call, before: Array | None, work: Array, out: Array, parts: list[slice], owned: int
+) -> Steps[None]:
+    """All of a small all-reduce."""
+    yield from _all_reduce(call, work, parts, owned)
+    _copy(work, out)
+    if before is not None and has_special(work):
+        yield from _again(call, before, work, out)
+
+
+def _all_reduce(call: Call, work: Array, parts: list[slice], owned: int) -> Steps[None]:
+    ids = yield from _reduce_parts(call, work, parts, owned=owned)
+    yield from _gather_parts(call, work, parts, owned=owned, sent=ids)
+
+
+def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[None]:
+    """Add up once more, in 64-bit floats, what has come out as Inf or NaN in `work`, for `out`."""
+    where = _special(work)
+    total = np.empty(np.count_nonzero(where), out.dtype)
+    yield from _in_64_bits(call, before[where], total)
+    out[where] = total
+
+
+def _scatter_again(call: Call, array: Array, out: Array, parts: list[slice]) -> Steps[None]:
+    """As `_again`, where each rank has its own part of the result in `out`."""
+    mine, everybodys = _special(out).view(np.uint8), np.empty(array.size, np.uint8)
+    yield from _all_gather(call, mine, everybodys, Stage.RING_GATHER)
+    where = everybodys.view(np.bool_)
+    total = np.empty(np.count_nonzero(where), array.dtype)
+    yield from _in_64_bits(call, array[where], total)
+    first = np.count_nonzero(where[: parts[call.position].start])
+    own = mine.view(np.bool_)
+    out[own] = total[first : first + np.count_nonzero(own)]
+
+
+def _in_64_bits(call: Call, array: Array, out: Array) -> Steps[None]:
+    """Steps of `all_reduce` in 64-bit floats; a part at a time, which bounds the memory that they take."""
+    owned = (call.position + 1) % call.world_size
+    for start in range(0, array.size, AT_ONCE):
+        part = slice(start, start + AT_ONCE)
+        with np.errstate(invalid="ignore"), default_float_mode():
+            wide = array[part].astype(np.float64)
+        yield from _all_reduce(call, wide, call.parts(wide.size), owned)
+        with np.errstate(invalid="ignore"):
+            out[part] = round_once(wide, out.dtype)
+
+
+def _special(array: Array) -> NDArray[np.bool_]:
+    """Where floats are Inf or NaN."""
+    return ~np.isfinite(array)
 
 
 def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
@@ -93,10 +194,11 @@ def barrier(call: Call) -> Steps[None]:
     yield from _barrier(call.named(Kind.BARRIER, np.ones(1, np.int32)))
 
 
-def _barrier(call: Call) -> Steps[None]:
-    """A barrier of its own, or the end of another collective."""
-    ones, out = np.ones(1, np.int32), np.empty(call.world_size, np.int32)
-    yield from sharing(call, out, _all_gather(call, ones, out, Stage.RING_BARRIER), whole=True)
+def _barrier(call: Call, *, says: bool = False) -> Steps[bool]:
+    """A barrier of its own, or the end of another collective; whether some rank `says` so."""
+    own, out = np.array([_SAYS if says else _IS_THERE], np.int32), np.empty(call.world_size, np.int32)
+    yield from sharing(call, out, _all_gather(call, own, out, Stage.RING_BARRIER), whole=True)
+    return bool((out == _SAYS).any())
 
 
 def _for_all(call: Call, out: Array, steps: Steps[None]) -> Steps[None]:
@@ -114,7 +216,7 @@ def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) ->
     for step in range(size - 1):
         send = parts[(owned - 1 - step) % size]
         receive = parts[(owned - 2 - step) % size]
-        arrival = _ARRIVALS[call.reduction]
+        arrival = ARRIVALS[call.reduction]
         ids.append((yield _pass(call, Stage.RING_REDUCE, work, send, receive, arrival)))
         yield Wait(ids[-1])
     if call.reduction is Reduction.AVG:

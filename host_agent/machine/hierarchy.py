@@ -270,10 +270,7 @@ class Running:
         def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:
             named = replace(plane_call, wire=wire, signature=self._signature)
             if narrow is not None and strategy is Strategy.RING:
-                with np.errstate(over="ignore"):
-                    halves = array.astype(narrow)
-                yield from ring.all_reduce(named, halves, halves)
-                result[...] = halves
+                yield from ring.all_reduce(named, array, result, narrow=narrow)
             else:
                 yield from algorithm_of(strategy).all_reduce(named, array, result)
 

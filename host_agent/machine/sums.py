@@ -12,6 +12,9 @@ says how numbers look on the way:
 - 16-bit floats, and float32 on a wire of 16 bits, in float32 inside the machine, in order of local ranks,
   and in half precision between machines: a machine's sum is rounded, as a rack's is.
 - MAX and MIN of floats as integers that sort like them.
+
+Whatever rounds here is native code, or runs in `default_float_mode`: a machine's results have the same bits
+whichever of its workers added them up.
 """
 
 from __future__ import annotations
@@ -25,8 +28,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from host_agent.collectives.plan import Array, Wire
-from host_agent.kernels import divide_in_place
+from host_agent.collectives import ring
+from host_agent.collectives.plan import Array, Wire, ring_parts
+from host_agent.float_mode import default_float_mode
+from host_agent.kernels import divide_in_place, fold_into, round_floats, sum_floats
 from host_agent.machine.channel import Bytes, sum_words
 from host_agent.quantisation import (
     ELEMENT_TYPES,
@@ -45,13 +50,6 @@ from host_agent.wire.aggregation import Reduction
 # many pieces the first goes in these eighths, the smallest first, and the last from its end.
 LEAST_CUT, EIGHTHS = 4, (1, 1, 2, 4)
 _WORD = 4
-_FOLDS: dict[Reduction, np.ufunc] = {
-    Reduction.SUM: np.add,
-    Reduction.AVG: np.add,
-    Reduction.MAX: np.maximum,
-    Reduction.MIN: np.minimum,
-    Reduction.PROD: np.multiply,
-}
 
 
 @dataclass(frozen=True)
@@ -159,14 +157,13 @@ def extremes(array: Array, op: Reduction) -> Form:
 
 
 def in_the_type(array: Array, op: Reduction, *, divisor: int) -> Form:
-    """What no switch can do: in the array's own type, in order of local ranks, and by the planes' rings."""
-    dtype, fold = array.dtype, _FOLDS[op]
+    """Reductions that no switch can do: in the array's own type, by local ranks and then by planes' rings."""
+    dtype = array.dtype
 
     def merge(rows: list[Bytes], where: slice) -> Array:
         total: Array = rows[0].view(dtype).copy()
-        with np.errstate(all="ignore"):
-            for row in rows[1:]:
-                fold(total, row.view(dtype), out=total)
+        for row in rows[1:]:
+            fold_into(total, row.view(dtype), ring.ARRIVALS[op])
         return total
 
     def finish(sums: Array, where: slice, target: Bytes) -> None:
@@ -179,19 +176,21 @@ def in_the_type(array: Array, op: Reduction, *, divisor: int) -> Form:
 
 
 def halves(array: Array, *, divisor: int) -> Form:
-    """SUM of floats whose machine's sums go on in 16 bits, divided, and rounded once more to their type."""
+    """SUM of floats whose machine's sums go on in 16 bits, divided, and rounded once more to their type.
+
+    An average (`divisor` above 1) is of numbers that are made smaller first, so that no sum on the way ends
+    beyond float32. float16's do not by themselves.
+    """
     dtype = array.dtype
+    down = 0 if dtype == np.float16 else (divisor - 1).bit_length()
 
     def merge(rows: list[Bytes], where: slice) -> Array:
-        total = np.zeros(rows[0].size // dtype.itemsize, np.float32)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for row in rows:
-                total += row.view(dtype)
+        total = np.empty(rows[0].size // dtype.itemsize, np.float32)
+        sum_floats([row.view(dtype) for row in rows], total, exponent=-down)
         return total
 
     def finish(sums: Array, where: slice, target: Bytes) -> None:
-        with np.errstate(invalid="ignore"):
-            target[:] = round_once(sums.astype(np.float64) / divisor, dtype).view(np.uint8)
+        round_floats(sums, target, dtype, exponent=down, divisor=divisor)
 
     return Form(
         width=dtype.itemsize,
@@ -278,22 +277,20 @@ def special(starts: NDArray[np.uint64], agreed: Bytes, elements: int) -> NDArray
     return np.repeat(agreed == SPECIAL, lengths.astype(np.int64))
 
 
+@default_float_mode()
 def by_ring(rows: Array, *, divisor: int) -> Array:
-    """The sums of (workers, elements), each added up in their type and in the order of `collectives.ring`."""
+    """The sums of (workers, elements), with the bits of `ring.all_reduce_in_64_bits` of all workers."""
     out: Array = np.empty_like(rows[0])
     workers = len(rows)
-    size, longer = divmod(rows.shape[1], workers)
-    start = 0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for first in range(workers):
-            end = start + size + (first < longer)
-            total = rows[first, start:end]
-            for step in range(1, workers):
-                total = total + rows[(first + step) % workers, start:end]
-            out[start:end] = total
-            start = end
-    if divisor > 1:
-        divide_in_place(out, divisor)
+    with np.errstate(invalid="ignore"):
+        for start in range(0, out.size, ring.AT_ONCE):
+            wide = rows[:, start : start + ring.AT_ONCE].astype(np.float64)
+            for first, part in enumerate(ring_parts(wide.shape[1], workers)):
+                total = wide[first, part]
+                for step in range(1, workers):
+                    total = total + wide[(first + step) % workers, part]
+                wide[0, part] = total
+            out[start : start + ring.AT_ONCE] = round_once(wide[0] / divisor, out.dtype)
     return out
 
 

@@ -15,15 +15,20 @@ namespace p4r {
 
 class DefaultFloatMode {
   public:
-    DefaultFloatMode() {
-        before_ = read();
-        if (before_ != kDefault) write(kDefault);
-    }
-    ~DefaultFloatMode() {
-        if (before_ != kDefault) write(before_);
-    }
+    DefaultFloatMode() : before_(enter()) {}
+    ~DefaultFloatMode() { leave(before_); }
     DefaultFloatMode(const DefaultFloatMode &) = delete;
     DefaultFloatMode &operator=(const DefaultFloatMode &) = delete;
+
+    // For callers that cannot hold an object: sets the default mode and returns the one before, which `leave` takes.
+    static uint64_t enter() {
+        const Mode before = read();
+        if (before != kDefault) write(kDefault);
+        return static_cast<uint64_t>(before);
+    }
+    static void leave(uint64_t before) {
+        if (static_cast<Mode>(before) != kDefault) write(static_cast<Mode>(before));
+    }
 
   private:
     // What was computed is in memory before the mode changes, and what is to be is read from there after it.
@@ -59,7 +64,7 @@ class DefaultFloatMode {
         barrier();
     }
 #endif
-    Mode before_;
+    uint64_t before_;
 };
 
 }  // namespace p4r

@@ -165,7 +165,7 @@ void Inbox::deliver(Work &work, uint32_t message_index, uint32_t offset, const u
     if (is_scaled(op))
         work.blocks.decode(op, message_index, start, count, work.offset(message_index), payload, target);
     else if (op.switch_op == P4R_MAX_HALF)
-        decode_ordered_half(payload, count, target, op.invert != 0);
+        decode_ordered_half(op.element_type, payload, count, target, op.invert != 0);
     else if (is_aggregated(op))
         p4r_decode_lanes(op.element_type, is_ordered(op), payload, count, target, 0, op.divisor, op.invert != 0);
     else if (op.arrival == P4R_STORE)

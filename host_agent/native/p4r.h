@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define P4R_ABI_VERSION 13
+#define P4R_ABI_VERSION 14
 #define P4R_NEVER INT64_MAX
 #define P4R_EXPORT __attribute__((visibility("default")))
 
@@ -201,14 +201,27 @@ P4R_EXPORT void p4r_decode_half(int element_type, const void *lanes, size_t n, v
 P4R_EXPORT void p4r_leave_residual(void *values, size_t n, int exponent);
 // A copy past the caches.
 P4R_EXPORT void p4r_keep(const void *source, size_t bytes, void *target);
-// target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN.
+// target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN. Whatever makes a NaN
+// here, of two numbers or of many, makes the same one: quiet, positive, without a payload.
 P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
 // target[i] = (the sum of row[i] of `count` rows, each `stride` bytes behind the one before) / divisor: added in the
 // order of the rows in 64-bit floats, rounded once to nearest even. Floats only.
 P4R_EXPORT void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t count, size_t n,
                              uint32_t divisor, void *target);
+// target[i], of float32 = the sum of rows[..][i] * 2^exponent, each a float of that type, added in order in float32.
+P4R_EXPORT void p4r_sum_floats(int element_type, const void *const *rows, size_t count, size_t n, int exponent,
+                               void *target);
+// target[i], of that type = sums[i], of float32, * 2^exponent / divisor, rounded once to nearest even.
+P4R_EXPORT void p4r_round_floats(int element_type, const void *sums, size_t n, int exponent, uint32_t divisor,
+                                 void *target);
+// 1: an Inf or NaN is among them. Floats of up to 32 bits only.
+P4R_EXPORT int p4r_has_special(int element_type, const void *source, size_t n);
 // target[i] = target[i] / divisor; int32 towards zero.
 P4R_EXPORT void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor);
+
+// The calling thread's floating-point mode becomes IEEE 754's default; returns the one before, for `leave`.
+P4R_EXPORT uint64_t p4r_float_mode_enter(void);
+P4R_EXPORT void p4r_float_mode_leave(uint64_t before);
 
 // Inside a machine. A counter lies in memory that processes share, at a multiple of its size. What was written before it
 // was set is seen by who has seen it set; what is written afterwards is not seen before it. Waits take nanoseconds, 0 to

@@ -100,7 +100,8 @@ P4R_VECTORISED void encode_ordered(const uint8_t *source, size_t n, uint8_t *lan
 P4R_VECTORISED void decode_ordered(const uint8_t *lanes, size_t n, uint8_t *target, uint32_t flip) {
     for (size_t i = 0; i < n; i++) {
         const uint32_t ordered = swap_lane(load<uint32_t>(lanes + 4 * i)) ^ flip;
-        store(target + 4 * i, ordered & 0x80000000 ? ordered ^ 0x7fffffff : ordered);
+        const uint32_t bits = ordered & 0x80000000 ? ordered ^ 0x7fffffff : ordered;
+        store(target + 4 * i, (bits & 0x7fffffff) > 0x7f800000 ? 0x7fc00000 : bits);
     }
 }
 
@@ -112,10 +113,12 @@ P4R_VECTORISED void order_halves(const uint8_t *source, size_t n, uint8_t *lanes
     }
 }
 
-P4R_VECTORISED void disorder_halves(const uint8_t *lanes, size_t n, uint8_t *target, uint16_t flip) {
+P4R_VECTORISED void disorder_halves(const uint8_t *lanes, size_t n, uint8_t *target, uint16_t infinity, uint16_t nan,
+                                    uint16_t flip) {
     for (size_t i = 0; i < n; i++) {
         const uint16_t ordered = load<uint16_t>(lanes + 2 * i) ^ flip;
-        store<uint16_t>(target + 2 * i, ordered & 0x8000 ? ordered ^ 0x7fff : ordered);
+        const uint16_t bits = ordered & 0x8000 ? ordered ^ 0x7fff : ordered;
+        store<uint16_t>(target + 2 * i, (bits & 0x7fff) > infinity ? nan : bits);
     }
 }
 
@@ -169,6 +172,15 @@ P4R_VECTORISED void swap_halves(uint8_t *halves, size_t n) {
 #endif
 }
 
+// Which NaN comes of two, or of Inf - Inf, is the processor's and the compiler's choice; results have always this one.
+template <typename T>
+inline T same_nan(T value) {
+    if constexpr (std::is_floating_point_v<T>)
+        return value == value ? value : std::numeric_limits<T>::quiet_NaN();
+    else
+        return value;
+}
+
 struct Sum {
     template <typename T>
     static T apply(T a, T b) {
@@ -211,7 +223,8 @@ struct Min {
     P4R_VECTORISED void name(uint8_t *target, const uint8_t *source, size_t n) {                   \
         for (size_t i = 0; i < n; i++)                                                             \
             store(target + sizeof(type) * i,                                                       \
-                  operation::apply(load<type>(target + sizeof(type) * i), load<type>(source + sizeof(type) * i))); \
+                  same_nan(operation::apply(load<type>(target + sizeof(type) * i),                 \
+                                            load<type>(source + sizeof(type) * i))));              \
     }
 #define P4R_FOLD_LOOPS(kind, type)             \
     P4R_FOLD_LOOP(sum_##kind, type, Sum)       \
@@ -224,6 +237,10 @@ P4R_FOLD_LOOPS(int64, int64_t)
 P4R_FOLD_LOOPS(float64, double)
 #undef P4R_FOLD_LOOPS
 #undef P4R_FOLD_LOOP
+
+P4R_VECTORISED void add_floats(float *target, const float *source, size_t n) {
+    for (size_t i = 0; i < n; i++) target[i] = same_nan(target[i] + source[i]);
+}
 
 P4R_VECTORISED void divide_to_double(const uint8_t *source, size_t n, double *target, double divisor) {
     for (size_t i = 0; i < n; i++) target[i] = static_cast<double>(load<float>(source + 4 * i)) / divisor;
@@ -289,11 +306,12 @@ void encode_ordered_half(int element_type, const void *source, size_t n, uint8_t
     swap_halves(lanes, n);
 }
 
-void decode_ordered_half(const uint8_t *lanes, size_t n, void *target, bool invert) {
+void decode_ordered_half(int element_type, const uint8_t *lanes, size_t n, void *target, bool invert) {
+    const bool is_float16 = element_type == P4R_FLOAT16;
     auto *out = static_cast<uint8_t *>(target);
     memcpy(out, lanes, 2 * n);
     swap_halves(out, n);
-    disorder_halves(out, n, out, invert ? 0xffff : 0);
+    disorder_halves(out, n, out, is_float16 ? 0x7c00 : 0x7f80, is_float16 ? 0x7e00 : 0x7fc0, invert ? 0xffff : 0);
 }
 
 uint8_t block_exponent(int element_type, const void *source, size_t n) {
@@ -466,11 +484,44 @@ void p4r_sum_rows(int element_type, const void *rows, size_t stride, size_t coun
         }
         if (divisor != 1)
             for (size_t j = 0; j < part; j++) sums[j] /= divisor;
-        // Which NaN comes of two, or of Inf - Inf, is the processor's and the compiler's choice, and every rank adds by itself.
-        for (size_t j = 0; j < part; j++)
-            if (std::isnan(sums[j])) sums[j] = std::numeric_limits<double>::quiet_NaN();
+        for (size_t j = 0; j < part; j++) sums[j] = same_nan(sums[j]);
         round_doubles(element_type, sums, part, static_cast<uint8_t *>(target) + element * i);
     }
+}
+
+void p4r_sum_floats(int element_type, const void *const *rows, size_t count, size_t n, int exponent, void *target) {
+    const DefaultFloatMode mode;
+    const Scale scale(exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t part = std::min(kBlock, n - i);
+        float sums[kBlock] = {}, block[kBlock];
+        for (size_t row = 0; row < count; row++) {
+            const uint8_t *source = static_cast<const uint8_t *>(rows[row]) + element_bytes(element_type) * i;
+            if (is_half(element_type))
+                widen(element_type, source, part, block);
+            else
+                memcpy(block, source, 4 * part);
+            if (exponent != 0) scale_floats(block, part, scale.first, scale.second);
+            add_floats(sums, block, part);
+        }
+        memcpy(static_cast<uint8_t *>(target) + 4 * i, sums, 4 * part);
+    }
+}
+
+void p4r_round_floats(int element_type, const void *sums, size_t n, int exponent, uint32_t divisor, void *target) {
+    const DefaultFloatMode mode;
+    const auto *in = static_cast<const uint8_t *>(sums);
+    const double by = std::ldexp(static_cast<double>(divisor), -exponent);
+    for (size_t i = 0; i < n; i += kBlock) {
+        const size_t part = std::min(kBlock, n - i);
+        double values[kBlock];
+        divide_to_double(in + 4 * i, part, values, by);
+        round_doubles(element_type, values, part, static_cast<uint8_t *>(target) + element_bytes(element_type) * i);
+    }
+}
+
+int p4r_has_special(int element_type, const void *source, size_t n) {
+    return block_exponent(element_type, source, n) == 0xff ? 1 : 0;
 }
 
 void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
@@ -492,3 +543,7 @@ void p4r_divide(int element_type, void *target, size_t n, uint32_t divisor) {
         round_doubles(element_type, quotients, count, block_target);
     }
 }
+
+uint64_t p4r_float_mode_enter(void) { return DefaultFloatMode::enter(); }
+
+void p4r_float_mode_leave(uint64_t before) { DefaultFloatMode::leave(before); }

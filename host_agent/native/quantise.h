@@ -8,7 +8,7 @@
 namespace p4r {
 
 void encode_ordered_half(int element_type, const void *source, size_t n, uint8_t *lanes, bool invert);
-void decode_ordered_half(const uint8_t *lanes, size_t n, void *target, bool invert);
+void decode_ordered_half(int element_type, const uint8_t *lanes, size_t n, void *target, bool invert);
 uint8_t block_exponent(int element_type, const void *source, size_t n);
 
 }  // namespace p4r

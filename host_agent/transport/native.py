@@ -20,7 +20,7 @@ from host_agent.transport.events import Counters, Event, EventType, Failure, Fai
 from host_agent.transport.operation import Operation
 from host_agent.wire.headers import parse_mac
 
-ABI_VERSION: Final = 13
+ABI_VERSION: Final = 14
 NEVER: Final = 2**63 - 1
 ERROR_BYTES: Final = 400
 LIBRARY: Final = Path(__file__).parent.parent / "_native.so"
@@ -132,7 +132,15 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
     "p4r_keep": (None, (c_void_p, c_size_t, c_void_p)),
     "p4r_fold": (None, (c_int, c_int, c_void_p, c_void_p, c_size_t)),
     "p4r_sum_rows": (None, (c_int, c_void_p, c_size_t, c_size_t, c_size_t, c_uint32, c_void_p)),
+    "p4r_sum_floats": (
+        None,
+        (c_int, ctypes.POINTER(c_void_p), c_size_t, c_size_t, c_int, c_void_p),
+    ),
+    "p4r_round_floats": (None, (c_int, c_void_p, c_size_t, c_int, c_uint32, c_void_p)),
+    "p4r_has_special": (c_int, (c_int, c_void_p, c_size_t)),
     "p4r_divide": (None, (c_int, c_void_p, c_size_t, c_uint32)),
+    "p4r_float_mode_enter": (c_uint64, ()),
+    "p4r_float_mode_leave": (None, (c_uint64,)),
     "p4r_counter_wait": (c_int, (c_void_p, c_uint32, c_int64)),
     "p4r_counter_set": (None, (c_void_p, c_uint32)),
     "p4r_counter64_wait": (c_int, (c_void_p, c_uint64, c_int64)),
