@@ -243,14 +243,15 @@ P4R_VECTORISED void add_floats(float *target, const float *source, size_t n) {
 }
 
 P4R_VECTORISED void divide_to_double(const uint8_t *source, size_t n, double *target, double divisor) {
-    for (size_t i = 0; i < n; i++) target[i] = static_cast<double>(load<float>(source + 4 * i)) / divisor;
+    for (size_t i = 0; i < n; i++) target[i] = same_nan(static_cast<double>(load<float>(source + 4 * i)) / divisor);
 }
 
 template <typename T>
 void divide_each(uint8_t *target, size_t n, uint32_t divisor) {
     using Wide = std::conditional_t<std::is_floating_point_v<T>, T, int64_t>;
     for (size_t i = 0; i < n; i++)
-        store(target + sizeof(T) * i, static_cast<T>(load<T>(target + sizeof(T) * i) / static_cast<Wide>(divisor)));
+        store(target + sizeof(T) * i,
+              same_nan(static_cast<T>(load<T>(target + sizeof(T) * i) / static_cast<Wide>(divisor))));
 }
 
 using FoldLoop = void (*)(uint8_t *, const uint8_t *, size_t);

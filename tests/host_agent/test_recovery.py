@@ -18,6 +18,7 @@ from host_agent.recovery import ReplayLog, Window, is_consistent
 from host_agent.wire.aggregation import Reduction
 from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case
 from p4reduce.simulation.faults.schedule import Rates
+from tests.host_agent.beyond import Beyond
 from tests.host_agent.renewed_rack import RenewedRack
 
 MODES = [Mode.IN_NETWORK, Mode.RING]
@@ -38,6 +39,10 @@ CASES = [
     Case("ring", "all_gather", BFLOAT16, 70_000),
     Case("ring", "reduce_scatter", F32, 500),
     Case("ring", "broadcast", I32, 900, root=2),
+    # What is Inf or NaN at first is added once more, from the inputs.
+    Beyond("ring", "all_reduce", F32, 600, Reduction.AVG),
+    Beyond("ring", "all_reduce", F32, 70_000, Reduction.AVG),
+    Beyond("ring", "reduce_scatter", BFLOAT16, 500, Reduction.AVG),
 ]
 
 
@@ -87,13 +92,27 @@ def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place
 @pytest.mark.parametrize("case", CASES[:10], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
 def test_a_cut_at_any_event(case: Case) -> None:
     """Every so many events: all messages' boundaries are among them."""
+    _cut_at_any_event(case, Mode.IN_NETWORK)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most_kept", [0, 256 * 1024], ids=["large", "small"])
+@pytest.mark.parametrize("case", CASES[-3:], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
+def test_a_cut_while_a_ring_adds_once_more(
+    case: Case, most_kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("host_agent.collectives.ring._MOST_KEPT", most_kept)
+    _cut_at_any_event(case, Mode.RING)
+
+
+def _cut_at_any_event(case: Case, mode: Mode) -> None:
     cases = [replace(case, elements=min(case.elements, 600))] * 2
     whole = RenewedRack(cases, 3, in_place=True, seed=1, window=2, packets=2)
-    assert whole.run(Mode.IN_NETWORK)
+    assert whole.run(mode)
     for cut in range(1, whole.events, max(1, whole.events // 8)):
         rack = RenewedRack(cases, 3, in_place=True, seed=1, window=2, packets=2)
-        assert not rack.run(Mode.IN_NETWORK, until=after(cut), stagger=20)
-        assert rack.run(Mode.IN_NETWORK)
+        assert not rack.run(mode, until=after(cut), stagger=20)
+        assert rack.run(mode)
         for number in range(2):
             rack.check(number)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from host_agent.machine.sums import Piece, block_starts, pieces_of
-from host_agent.quantisation import Blocks
+from host_agent.machine.sums import Piece, block_starts, by_ring, pieces_of
+from host_agent.quantisation import BFLOAT16, Blocks
+from tests.host_agent.beyond import has_the_one_nan, nans
 
 SIZES = st.integers(1, 5000)
 
@@ -39,6 +42,21 @@ def test_a_pipelines_ends_are_in_smaller_pieces(number: int) -> None:
         assert sizes == [800] * number
     else:
         assert sizes == [100, 100, 200, 400, *[800] * (number - 2), 400, 200, 100, 100]
+
+
+@pytest.mark.parametrize("divisor", [1, 3])
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
+def test_what_workers_add_for_themselves_has_one_nan(dtype: np.dtype[Any], divisor: int) -> None:
+    """In whatever order NaNs meet: workers may have other processors."""
+    size = 21
+    rows = np.ones((3, size), dtype)
+    rows[0, :12] = np.resize(nans(dtype), 12)
+    rows[2, 4:16] = np.resize(nans(dtype)[::-1], 12)
+    rows[:2, 20] = np.inf, -np.inf
+    found = [by_ring(rows[list(order)], divisor=divisor) for order in ([0, 1, 2], [2, 1, 0], [1, 2, 0])]
+    assert np.isnan(found[0]).tolist() == [True] * 16 + [False] * 4 + [True]
+    assert has_the_one_nan(found[0])
+    assert [one.tobytes() for one in found] == [found[0].tobytes()] * 3
 
 
 def _elements(piece: Piece, rank: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

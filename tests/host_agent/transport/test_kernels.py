@@ -15,6 +15,7 @@ from host_agent import kernels, quantisation
 from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE
 from host_agent.transport import ElementType, native
 from host_agent.transport.operation import Arrival
+from tests.host_agent.beyond import has_the_one_nan, nans
 
 LIB = native.library()
 FLOATS = {
@@ -213,3 +214,52 @@ def test_a_sum_of_rows_that_is_no_number_is_always_the_same_one(dtype: np.dtype[
         assert np.isnan(out).all()
         seen |= set(out.view(bits).tolist())
     assert len(seen) == 1, [hex(one) for one in seen]
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.integers(1, 5), st.sampled_from([0, -1, -7]))
+def test_a_sum_of_floats_is_numpys_in_order(
+    kind: ElementType, size: int, seed: int, count: int, exponent: int
+) -> None:
+    rows = [floats(kind, size, seed + row, top(kind), finite=False) for row in range(count)]
+    out, expected = np.full(size, 7, np.float32), np.zeros(size, np.float32)
+    kernels.sum_floats(rows, out, exponent=exponent)
+    with np.errstate(all="ignore"):
+        for row in rows:
+            expected += np.ldexp(row.astype(np.float32), exponent)
+    assert same_bits(out, expected)
+    assert has_the_one_nan(out)
+
+
+@given(st.sampled_from(list(FLOATS)), SIZES, SEEDS, st.integers(1, 300), st.sampled_from([0, 1, 7]))
+def test_sums_are_rounded_once(kind: ElementType, size: int, seed: int, divisor: int, exponent: int) -> None:
+    sums = floats(ElementType.FLOAT32, size, seed, 127, finite=False)
+    out = np.zeros(size * FLOATS[kind].itemsize, np.uint8)
+    kernels.round_floats(sums, out, FLOATS[kind], exponent=exponent, divisor=divisor)
+    with np.errstate(invalid="ignore"):
+        exact = np.ldexp(sums.astype(np.float64), exponent) / divisor
+        assert out.tobytes() == quantisation.round_once(exact, FLOATS[kind]).tobytes()
+
+
+@given(st.sampled_from(list(FLOATS)), st.integers(1, 1500), SEEDS)
+def test_one_infinity_or_nan_is_found_wherever_it_is(kind: ElementType, size: int, seed: int) -> None:
+    array = floats(kind, size, seed, top(kind))
+    assert not kernels.has_special(array)
+    for odd in (np.inf, -np.inf, np.nan):
+        changed = array.copy()
+        changed[seed % size] = odd
+        assert kernels.has_special(changed)
+
+
+@pytest.mark.parametrize("dtype", [kind for kind in REDUCIBLE if kind.kind != "i"], ids=str)
+@pytest.mark.parametrize("arrival", list(Arrival)[1:], ids=lambda arrival: arrival.name)
+def test_folding_and_division_make_one_nan(dtype: np.dtype[Any], arrival: Arrival) -> None:
+    odd = nans(dtype)
+    ones, inf = np.ones(odd.size, dtype), np.array([np.inf], dtype)
+    mine = np.tile(np.concatenate([odd, ones, odd, inf]), 9)
+    theirs = np.tile(np.concatenate([ones, odd, odd[::-1], -inf]), 9)
+    kernels.fold_into(mine, theirs, arrival)
+    assert has_the_one_nan(mine)
+    assert np.isnan(mine[: 3 * odd.size]).all()
+    again = np.tile(odd, 9)
+    kernels.divide_in_place(again, 3)
+    assert has_the_one_nan(again)
