@@ -201,8 +201,8 @@ P4R_EXPORT void p4r_decode_half(int element_type, const void *lanes, size_t n, v
 P4R_EXPORT void p4r_leave_residual(void *values, size_t n, int exponent);
 // A copy past the caches.
 P4R_EXPORT void p4r_keep(const void *source, size_t bytes, void *target);
-// target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN. Whatever makes a NaN
-// here, of two numbers or of many, makes the same one: quiet, positive, without a payload.
+// target[i] = target[i] op source[i]; fold is P4R_FOLD_*. MAX and MIN give NaN if either is NaN. But for sums
+// of float32 and shorter floats, any NaN is the same one: quiet, positive, without a payload.
 P4R_EXPORT void p4r_fold(int fold, int element_type, void *target, const void *source, size_t n);
 // target[i] = (the sum of row[i] of `count` rows, each `stride` bytes behind the one before) / divisor: added in the
 // order of the rows in 64-bit floats, rounded once to nearest even. Floats only.
