@@ -14,7 +14,8 @@
 namespace p4r {
 namespace {
 
-constexpr size_t kBlock = 512;  // elements converted at a time, on the stack
+constexpr size_t kBlock = 512;    // elements converted at a time, on the stack
+constexpr size_t kAligned = 64;  // a vector of AVX-512 does not cross two lines of the cache then
 
 template <typename T>
 inline T load(const uint8_t *p) {
@@ -236,8 +237,12 @@ P4R_FOLD_LOOPS(float64, double)
 #undef P4R_FOLD_LOOPS
 #undef P4R_FOLD_LOOP
 
-P4R_VECTORISED void add_floats(float *target, const float *source, size_t n) {
-    for (size_t i = 0; i < n; i++) target[i] += source[i];
+P4R_VECTORISED void add_floats(float *target, const uint8_t *source, size_t n) {
+    for (size_t i = 0; i < n; i++) target[i] += load<float>(source + 4 * i);
+}
+
+P4R_VECTORISED void add_scaled(float *target, const uint8_t *source, size_t n, float first, float second) {
+    for (size_t i = 0; i < n; i++) target[i] += load<float>(source + 4 * i) * first * second;
 }
 
 P4R_VECTORISED void divide_to_double(const uint8_t *source, size_t n, double *target, double divisor) {
@@ -455,7 +460,8 @@ void p4r_fold(int fold, int element_type, void *target, const void *source, size
     const FoldLoop loop = fold_loop(fold, element_type);
     if (!is_half(element_type)) return loop(out, in, n);
     for (size_t i = 0; i < n; i += kBlock) {
-        float mine[kBlock], theirs[kBlock];
+        alignas(kAligned) float mine[kBlock];
+        alignas(kAligned) float theirs[kBlock];
         const size_t count = std::min(kBlock, n - i);
         widen(element_type, out + 2 * i, count, mine);
         widen(element_type, in + 2 * i, count, theirs);
@@ -493,15 +499,18 @@ void p4r_sum_floats(int element_type, const void *const *rows, size_t count, siz
     const Scale scale(exponent);
     for (size_t i = 0; i < n; i += kBlock) {
         const size_t part = std::min(kBlock, n - i);
-        float sums[kBlock] = {}, block[kBlock];
+        alignas(kAligned) float sums[kBlock] = {};
+        alignas(kAligned) float block[kBlock];
         for (size_t row = 0; row < count; row++) {
             const uint8_t *source = static_cast<const uint8_t *>(rows[row]) + element_bytes(element_type) * i;
-            if (is_half(element_type))
+            if (is_half(element_type)) {
                 widen(element_type, source, part, block);
+                source = bytes_of(block);
+            }
+            if (exponent == 0)
+                add_floats(sums, source, part);
             else
-                memcpy(block, source, 4 * part);
-            if (exponent != 0) scale_floats(block, part, scale.first, scale.second);
-            add_floats(sums, block, part);
+                add_scaled(sums, source, part, scale.first, scale.second);
         }
         memcpy(static_cast<uint8_t *>(target) + 4 * i, sums, 4 * part);
     }

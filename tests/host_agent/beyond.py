@@ -58,7 +58,8 @@ def nans(dtype: np.dtype[Any]) -> Array:
         return bits.view(dtype)
     exponent, mantissa = (0x7C00, 10) if dtype == np.float16 else (0x7F80, 7)
     halves = (bits >> 16 & 0x8000) | exponent | np.maximum(bits >> (23 - mantissa) & (2**mantissa - 1), 1)
-    return halves.astype(np.uint16).view(dtype)
+    found: Array = halves.astype(np.uint16).view(dtype)
+    return found
 
 
 def has_the_one_nan(array: Array) -> bool:

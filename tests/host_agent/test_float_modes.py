@@ -197,18 +197,28 @@ def test_a_thread_gets_its_mode_back(odd_mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::host_agent.communicator.RingFallbackWarning")
-def test_with_pytorchs_switch(mode: Mode) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_with_pytorchs_switch(mode: Mode, gpus: int) -> None:
     torch = pytest.importorskip("torch")
-    usual = results(rack(mode), None)
-    flushing = collectives(None)
+    usual_work = collectives(None)
 
     def work(c: Communicator) -> list[bytes]:
         if c.rank != ODD:
-            return flushing(c)
+            return usual_work(c)
         assert torch.set_flush_denormal(True)
         try:
-            return flushing(c)
+            return usual_work(c)
         finally:
             torch.set_flush_denormal(False)
 
-    assert rack(mode).run(work) == usual
+    found = []
+    for chosen in (usual_work, work):
+        group = rack(mode) if gpus == 1 else Machines(WORLD // gpus, gpus, mode=mode)
+        try:
+            found.append(group.run(chosen))
+        finally:
+            if isinstance(group, Machines):
+                group.close()
+    usual, odd = found
+    assert not [one for one in usual if isinstance(one, Exception)]
+    assert odd == usual
