@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent import quantisation
-from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.communicator import RingFallbackWarning
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.float_mode import default_float_mode
+from host_agent.front import Collectives
 from host_agent.quantisation import BFLOAT16
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.float_modes import MODES, float_mode
@@ -54,11 +55,11 @@ def made_in_the_usual_mode() -> None:
                 tensors(dtype, size, special=special)
 
 
-def collectives(odd_mode: str | None) -> Callable[[Communicator], list[bytes]]:
+def collectives(odd_mode: str | None) -> Callable[[Collectives], list[bytes]]:
     """Everything that adds floats, on a worker, with all that it starts; rank ODD's is in another mode."""
     made_in_the_usual_mode()
 
-    def work(c: Communicator) -> list[bytes]:
+    def work(c: Collectives) -> list[bytes]:
         found: list[bytes] = []
         with float_mode(odd_mode) if odd_mode is not None and c.rank == ODD else nullcontext():
             for size in SIZES:
@@ -130,8 +131,8 @@ def test_with_several_gpus_a_machine(mode: Mode, odd_mode: str, pipeline: bool) 
 def test_error_feedback(odd_mode: str) -> None:
     """What rounding leaves is owed in full, subnormals too."""
 
-    def work(chosen: str | None) -> Callable[[Communicator], list[bytes]]:
-        def on(c: Communicator) -> list[bytes]:
+    def work(chosen: str | None) -> Callable[[Collectives], list[bytes]]:
+        def on(c: Collectives) -> list[bytes]:
             feedback, found = ErrorFeedback(), []
             mine = tensors(np.dtype(np.float32), 3001, special=False)[c.rank]
             with float_mode(chosen) if chosen is not None and c.rank == ODD else nullcontext():
@@ -202,7 +203,7 @@ def test_with_pytorchs_switch(mode: Mode, gpus: int) -> None:
     torch = pytest.importorskip("torch")
     usual_work = collectives(None)
 
-    def work(c: Communicator) -> list[bytes]:
+    def work(c: Collectives) -> list[bytes]:
         if c.rank != ODD:
             return usual_work(c)
         assert torch.set_flush_denormal(True)

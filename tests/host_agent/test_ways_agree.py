@@ -11,7 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from controller.api.messages import Mode
-from host_agent.communicator import Communicator, RingFallbackWarning
+from host_agent.communicator import RingFallbackWarning
+from host_agent.front import Collectives
 from host_agent.quantisation import BFLOAT16
 from tests.host_agent.beyond import has_the_one_nan, large, nans, rounded_once
 from tests.host_agent.fakes import FakeRack
@@ -71,7 +72,7 @@ def test_an_average_is_finite_where_its_type_can_hold_it(
     expected = rounded_once(arrays, divisor=WORLD)
     assert np.isfinite(expected).all()
 
-    def work(c: Communicator) -> Array:
+    def work(c: Collectives) -> Array:
         mine = arrays[c.rank].copy()
         return c.all_reduce(mine, "avg", out=mine if in_place else None)
 
