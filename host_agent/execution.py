@@ -348,6 +348,7 @@ class Execution:
                 with self._changed:
                     self.member.ended()
                     self._act()
+            self._deliver(what)
             self._confirm(what)
         except TransportClosedError as error:
             self._require_no_failure(task.what)
@@ -441,6 +442,35 @@ class Execution:
             return 0
         self.membership.counted(generation, numbered)
         return numbered
+
+    def _deliver(self, what: str) -> None:
+        """Hold a result of an elastic job back until the others cannot make it again without this worker."""
+        patience, since = self.runner.patience_s, time.monotonic()
+
+        def go_on() -> bool:
+            nonlocal since
+            if time.monotonic() - since >= patience:
+                since = time.monotonic()
+                self.runner.stalled(
+                    f"{what}: rank {self.rank} has its result, but its successor has not acknowledged all of "
+                    f"it for {patience:g} s"
+                )
+            return not (self.member.is_renewing or self._is_stopped)
+
+        if self.member.is_delivered:
+            return
+        acknowledged = go_on() and self.runner.settle(go_on)
+        with self._changed:
+            if acknowledged:
+                self.member.delivered()
+            while not self.member.is_delivered and not self._is_stopped:
+                marks = self.member.marks
+                if not self._changed.wait(patience) and self.member.marks == marks:
+                    self.runner.stalled(
+                        f"{what}: rank {self.rank} has its result, and waits for a renewal of its job, which "
+                        f"has come no further for {patience:g} s: {self.member.reason}"
+                    )
+        self._require_no_failure(what)
 
     def _confirm(self, what: str) -> None:
         """Hold a result back while an elastic job's other workers may have gone on without this one.

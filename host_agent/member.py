@@ -23,6 +23,10 @@ The planes of an elastic gang are renewed together. A collective of all GPUs is 
 which may be over, with the part of a machine that died, and others not. So the first one that no GPU has
 finished is begun anew: what each worker had called for it in its plane is dropped.
 
+A result of an elastic job is its user's when this worker's successor has it, too (`is_delivered`). All that a
+worker receives comes from its predecessor: so the successor has it when it has acknowledged all that this one
+sent. Where a renewal comes first, it has it when that is over.
+
 A switch compares messages of a slot by 32-bit serial numbers, which fail for two that are 2^31 apart. So it
 sums only the messages below 2^31 of a generation. Heartbeats tell the controller how many there are, and it
 gives the job a new generation long before. If the controller is away until `IN_NETWORK_LIMIT` is reached,
@@ -188,6 +192,8 @@ class Member:
         self._is_over = False
         self._running: int | None = None
         self._parked = False
+        self._may_go_on_without = ready.lease_s > 0
+        self._undelivered = False
         self._exhausted: int | None = None  # the generation of which it has been said
         self._held_from: int | None = None  # this and all later ones wait
         self._move: int | None = None  # which HoldAt holds them
@@ -223,6 +229,11 @@ class Member:
         """
         later = (view for first, view in reversed(self._views[1:]) if _ahead(call, first) >= 0)
         return next(later, self._views[0][1])
+
+    @property
+    def is_delivered(self) -> bool:
+        """Whether the job cannot make the last result again without this worker: another one has it, too."""
+        return not self._undelivered
 
     @property
     def is_holding(self) -> bool:
@@ -287,6 +298,7 @@ class Member:
     def parked(self) -> None:
         """The running collective has let go of the connection, and waits for Again."""
         self._parked = True
+        self.replay_log.parked()
         self._perhaps_offer()
 
     def ended(self) -> None:
@@ -294,8 +306,15 @@ class Member:
         assert self._running is not None
         self.calls.is_over(self._running)
         self._running, self._parked = None, False
+        if self._may_go_on_without and self.gang_collective is None:  # all GPUs finish a gang's together
+            self._undelivered = True
         self._perhaps_offer()
         self._perhaps_settle()
+
+    def delivered(self) -> None:
+        """All that was sent is acknowledged."""
+        if not self.is_renewing:  # else that was sent in the next generation, and says nothing
+            self._undelivered = False
 
     def finish_gang_collective(self) -> bool:
         """A collective of all GPUs has its result here; whether this worker has finished it.
@@ -416,6 +435,7 @@ class Member:
         self._set_mode(ready.mode, ready.mode_reason)
         self.renewals += 1
         self.stage = Stage.NONE
+        self._undelivered = False
         change = None
         if view.members != before.members:
             change = MembershipChange(

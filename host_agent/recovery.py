@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Array, Call, Disagreement, Restored, Shared, Steps
+from host_agent.collectives.plan import Array, Call, Disagreement, Restored, Shared, Steps, until_sent
 from host_agent.kernels import keep
-from host_agent.transport.operation import elements_of_message
+from host_agent.transport.operation import Operation, elements_of_message
 from host_agent.wire.aggregation import Kind
 
 NUMBERS = 1 << 32  # collectives are counted modulo this
@@ -98,6 +98,12 @@ class ReplayLog:
             self.finished = (self.finished + 1) % NUMBERS
         self.abandon()
 
+    def parked(self) -> None:
+        """It was cut, and waits; it has finished if only acknowledgements are missing."""
+        if self._running is not None and self._running.complete and not self._restored:
+            self._kept, self._restored = self._shared_tail().tobytes(), True
+            self.finished = (self.finished + 1) % NUMBERS
+
     def abandon(self) -> None:
         """It runs no more, and did not finish."""
         self._running = self._place = None
@@ -105,7 +111,7 @@ class ReplayLog:
 
     @property
     def restored(self) -> bool:
-        """The collective that was cut has its result, from another rank, and only has to end."""
+        """The collective that was cut has its result, mostly from another rank, and only has to end."""
         return self._restored
 
     def put_result(self) -> None:
@@ -207,13 +213,33 @@ def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
 
 
 def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
-    """Collective `call.collective`'s result, from rank `holder` to all who have not finished it."""
+    """Collective `call.collective`'s result, from rank `holder` to all who have not finished it.
+
+    It ends when the successor has it, too: all that a worker receives comes from its predecessor.
+    """
     mine = replay_log.kept(call.collective)
     call = call.named(Kind.REPAIR, mine, root=holder)
     result = np.empty_like(mine)
     module = in_network if mode is Mode.IN_NETWORK else ring
-    yield from module.broadcast(call, mine, result, root=holder)
+    ids = yield from _posted(module.broadcast(call, mine, result, root=holder))
     replay_log.take(call.collective, result)
+    yield from until_sent(ids)
+
+
+def _posted(steps: Steps[None]) -> Steps[list[int]]:
+    """`steps`; returns the operations that they have posted."""
+    ids: list[int] = []
+    try:
+        step = next(steps)
+        while True:
+            done = yield step
+            if isinstance(step, Operation):
+                ids.append(done)
+            step = steps.send(done)
+    except StopIteration:
+        return ids
+    finally:
+        steps.close()
 
 
 def is_consistent(finished: int, collective: int, *, held: bool) -> bool:

@@ -144,8 +144,9 @@ def _aggregate(
 def _in_one(call: Call, operation: Operation, receive: Array) -> Steps[bool]:
     """The whole collective, or a part of it: one sum of the switch's; what `sharing` returns."""
 
-    def steps() -> Steps[None]:
+    def steps() -> Steps[list[int]]:
         yield Wait((yield operation))
+        return []
 
     half = operation.switch_op in _IN_HALF.values()
     return (yield from sharing(call, receive, steps(), whole=False, wire_bytes=2 if half else 4))

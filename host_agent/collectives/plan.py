@@ -62,7 +62,7 @@ class Shared:
 
     `whole`: a rank may lack any part of it when another one has finished. Else it lacks at most what the last
     W messages bring, as whoever finished has the results of all messages, and each rank sends message m only
-    when it has the result of m - W.
+    when it has the result of m - W. `complete`: all of it is here, and only acknowledgements are missing.
 
     `before`: the bytes of the collective's input, where its result overwrites them and somebody keeps them.
     """
@@ -70,6 +70,7 @@ class Shared:
     array: Array | None = None
     wire_bytes: int = 4  # of an element in a message, where not `whole`
     whole: bool = False
+    complete: bool = False
     before: NDArray[np.uint8] | None = None
 
 
@@ -136,17 +137,29 @@ class Call:
         return [by_rank[rank] for rank in self.ring] if self.ring else by_rank
 
 
-def sharing(call: Call, array: Array, steps: Steps[None], *, whole: bool, wire_bytes: int = 4) -> Steps[bool]:
+def sharing(
+    call: Call, array: Array, steps: Steps[list[int]], *, whole: bool, wire_bytes: int = 4
+) -> Steps[bool]:
     """`steps`, the last of `call` that need the network: they leave the same in `array` on all ranks.
 
-    Returns whether they ran to their end; else another rank gave the result.
+    They return the operations that may still read from their buffers. Returns whether all ran to its end;
+    else another rank gave the result.
     """
     call.shared.array, call.shared.whole, call.shared.wire_bytes = array, whole, wire_bytes
     try:
-        yield from steps
+        ids = yield from steps
+        call.shared.complete = True
+        yield from until_sent(ids)
+        call.shared.complete = False
     except Restored:
         return False
     return True
+
+
+def until_sent(ids: list[int]) -> Steps[None]:
+    """Operations complete in order: when the last one has, none reads from its buffer any more."""
+    if ids:  # none in a job of one worker
+        yield Wait(ids[-1], EventType.COMPLETED)
 
 
 class Disagreement(Exception):

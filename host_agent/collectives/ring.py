@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives import words
-from host_agent.collectives.plan import Array, Call, Steps, Wait, sharing
+from host_agent.collectives.plan import Array, Call, Steps, Wait, sharing, until_sent
 from host_agent.float_mode import default_float_mode
 from host_agent.kernels import divide_in_place, has_special
 from host_agent.quantisation import ELEMENT_TYPES, REDUCIBLE, round_once
@@ -59,11 +59,11 @@ def all_reduce(call: Call, array: Array, out: Array, *, narrow: np.dtype[Any] | 
     if out.nbytes <= _MOST_KEPT:
         yield from sharing(call, out, _small(call, before, work, out, parts, owned), whole=True)
         return
-    yield from _all_reduce(call, work, parts, owned)
+    yield from until_sent((yield from _all_reduce(call, work, parts, owned)))
     _copy(work, out)
     if (yield from _barrier(call, says=before is not None and has_special(work[parts[owned]]))):
         assert before is not None  # as all ranks have the same types
-        yield from _again(call, before, work, out)
+        yield from until_sent((yield from _again(call, before, work, out)))
         yield from _barrier(call)
 
 
@@ -118,49 +118,54 @@ def _may_overflow(call: Call, array: Array) -> bool:
 
 def _small(
     call: Call, before: Array | None, work: Array, out: Array, parts: list[slice], owned: int
-) -> Steps[None]:
-    """All of a small all-reduce."""
-    yield from _all_reduce(call, work, parts, owned)
+) -> Steps[list[int]]:
+    """All of a small all-reduce; the operations that may still read from their buffers."""
+    ids = yield from _all_reduce(call, work, parts, owned)
     _copy(work, out)
     if before is not None and has_special(work):
-        yield from _again(call, before, work, out)
+        yield from until_sent(ids)
+        ids = yield from _again(call, before, work, out)
+    return ids
 
 
-def _all_reduce(call: Call, work: Array, parts: list[slice], owned: int) -> Steps[None]:
+def _all_reduce(call: Call, work: Array, parts: list[slice], owned: int) -> Steps[list[int]]:
     ids = yield from _reduce_parts(call, work, parts, owned=owned)
-    yield from _gather_parts(call, work, parts, owned=owned, sent=ids)
+    return (yield from _gather_parts(call, work, parts, owned=owned, sent=ids))
 
 
-def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[None]:
+def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[list[int]]:
     """Add up once more, in 64-bit floats, what has come out as Inf or NaN in `work`, for `out`."""
     where = _special(work)
     total = np.empty(np.count_nonzero(where), out.dtype)
-    yield from _in_64_bits(call, before[where], total)
+    ids = yield from _in_64_bits(call, before[where], total)
     out[where] = total
+    return ids
 
 
 def _scatter_again(call: Call, array: Array, out: Array, parts: list[slice]) -> Steps[None]:
     """As `_again`, where each rank has its own part of the result in `out`."""
     mine, everybodys = _special(out).view(np.uint8), np.empty(array.size, np.uint8)
-    yield from _all_gather(call, mine, everybodys, Stage.RING_GATHER)
+    yield from until_sent((yield from _all_gather(call, mine, everybodys, Stage.RING_GATHER)))
     where = everybodys.view(np.bool_)
     total = np.empty(np.count_nonzero(where), array.dtype)
-    yield from _in_64_bits(call, array[where], total)
+    yield from until_sent((yield from _in_64_bits(call, array[where], total)))
     first = np.count_nonzero(where[: parts[call.position].start])
     own = mine.view(np.bool_)
     out[own] = total[first : first + np.count_nonzero(own)]
 
 
-def _in_64_bits(call: Call, array: Array, out: Array) -> Steps[None]:
+def _in_64_bits(call: Call, array: Array, out: Array) -> Steps[list[int]]:
     """Steps of `all_reduce` in 64-bit floats; a part at a time, which bounds the memory that they take."""
-    owned = (call.position + 1) % call.world_size
+    owned, ids = (call.position + 1) % call.world_size, list[int]()
     for start in range(0, array.size, AT_ONCE):
+        yield from until_sent(ids)
         part = slice(start, start + AT_ONCE)
         with np.errstate(invalid="ignore"), default_float_mode():
             wide = array[part].astype(np.float64)
-        yield from _all_reduce(call, wide, call.parts(wide.size), owned)
+        ids = yield from _all_reduce(call, wide, call.parts(wide.size), owned)
         with np.errstate(invalid="ignore"):
             out[part] = round_once(wide, out.dtype)
+    return ids
 
 
 def _special(array: Array) -> NDArray[np.bool_]:
@@ -175,10 +180,10 @@ def all_gather(call: Call, array: Array, out: Array) -> Steps[None]:
     yield from _for_all(call, out, _all_gather(call, array, out, Stage.RING_GATHER))
 
 
-def _all_gather(call: Call, array: Array, out: Array, stage: Stage) -> Steps[None]:
+def _all_gather(call: Call, array: Array, out: Array, stage: Stage) -> Steps[list[int]]:
     parts = call.parts(out.size)
     _copy(array, out[parts[call.position]])
-    yield from _gather_parts(call, out, parts, owned=call.position, sent=[], stage=stage)
+    return (yield from _gather_parts(call, out, parts, owned=call.position, sent=[], stage=stage))
 
 
 def broadcast(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
@@ -201,12 +206,12 @@ def _barrier(call: Call, *, says: bool = False) -> Steps[bool]:
     return bool((out == _SAYS).any())
 
 
-def _for_all(call: Call, out: Array, steps: Steps[None]) -> Steps[None]:
+def _for_all(call: Call, out: Array, steps: Steps[list[int]]) -> Steps[None]:
     """`steps`, which leave the same bytes in `out` on all ranks, so that a renewal can tell who has them."""
     if out.nbytes <= _MOST_KEPT:
         yield from sharing(call, out, steps, whole=True)
     else:
-        yield from steps
+        yield from until_sent((yield from steps))
         yield from _barrier(call)
 
 
@@ -232,8 +237,9 @@ def _gather_parts(
     owned: int,
     sent: list[int],
     stage: Stage = Stage.RING_GATHER,
-) -> Steps[None]:
-    """N - 1 steps after which all parts are everywhere. `sent`: operations that may still read from `work`.
+) -> Steps[list[int]]:
+    """N - 1 steps after which all parts are everywhere. `sent`: operations that may still read from `work`;
+    returns all that may do so then.
 
     The step before sent the part that each step here receives N - 1 operations later: it is done with by
     then only if it was acknowledged.
@@ -246,13 +252,7 @@ def _gather_parts(
         receive = parts[(owned - 1 - step) % size]
         ids.append((yield _pass(call, stage, work, send, receive, Arrival.STORE)))
         yield Wait(ids[-1])
-    yield from until_sent(ids)
-
-
-def until_sent(ids: list[int]) -> Steps[None]:
-    """Operations complete in order: when the last one has, none reads from its buffer any more."""
-    if ids:  # none in a job of one worker
-        yield Wait(ids[-1], EventType.COMPLETED)
+    return ids
 
 
 def pass_on(call: Call, array: Array, out: Array) -> Steps[int]:

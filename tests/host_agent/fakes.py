@@ -387,6 +387,7 @@ class FakeRack:
     """World-size communicators on one simulated fabric; `run` gives each its own thread.
 
     With `mode` RING, the switch knows nothing of the job until `move`. `gang`: it is its plane, elastic.
+    `elastic`: so is the job, of which no controller grants a lease here.
     """
 
     def __init__(
@@ -401,6 +402,7 @@ class FakeRack:
         gang: Gang | None = None,
         path_mtu: int = 1024,
         packets: int = 4,
+        elastic: bool = False,
     ) -> None:
         workers = configs(world_size, path_mtu=path_mtu, packets=packets, ring=ring)
         self.simulation = Simulation(workers, faults=faults, seed=1)
@@ -419,7 +421,7 @@ class FakeRack:
                 world_size=world_size,
                 ready=replace(
                     ready_of(config, mode=mode, reason=reason, ring=ring),
-                    lease_s=0.0 if gang is None else 1.0,
+                    lease_s=1.0 if gang is not None or elastic else 0.0,
                 ),
                 link=self.links[config.rank],
                 membership=self.memberships[config.rank],

@@ -29,6 +29,7 @@ from host_agent.errors import (
     WorkerLostError,
 )
 from host_agent.membership import MembershipChange
+from host_agent.transport import EventType, TransportClosedError
 from p4reduce.simulation.faults.schedule import Rates
 from tests.host_agent.fakes import FakeRack
 from tests.host_agent.waiting import BAD_LINKS, eventually
@@ -621,3 +622,100 @@ def test_a_job_goes_on_with_one_worker(pool: ThreadPoolExecutor) -> None:
     assert (alive.rank, alive.world_size) == (0, 1)
     assert alive.all_gather(ONES).shape == (1, 5)
     alive.leave()
+
+
+# ---- Results of elastic jobs
+
+
+def unacknowledged(rack: FakeRack, monkeypatch: pytest.MonkeyPatch, *, last: int = 1) -> threading.Event:
+    """Rank 0's operations from its `last` one on are not acknowledged before this is set."""
+    arrived, link = threading.Event(), rack.links[0]
+    poll = link._poll
+
+    def waits(op_id: int, until: EventType) -> bool:
+        if until is EventType.RECEIVED or op_id < last or arrived.is_set():
+            return poll(op_id, until)
+        if link.aborted is not None:
+            raise TransportClosedError(link.aborted)
+        return False
+
+    monkeypatch.setattr(link, "_poll", waits)
+    return arrived
+
+
+def has_its_result(rack: FakeRack, rank: int) -> bool:
+    return rack.communicators[rank]._execution.member.replay_log.finished == 1
+
+
+def test_a_result_of_an_elastic_job_is_held_until_the_successor_has_it(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that was suspended could return what the others make again without it."""
+    rack = FakeRack(2, elastic=True)
+    arrived = unacknowledged(rack, monkeypatch)
+    first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)
+    assert second.result(30).tolist() == [2] * 5
+    eventually(lambda: has_its_result(rack, 0))
+    assert not first.done()
+    arrived.set()
+    assert first.result(30).tolist() == [2] * 5
+
+
+def test_a_result_is_held_until_a_renewal_is_over_that_gives_it_to_the_others(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = FakeRack(2, elastic=True)
+    unacknowledged(rack, monkeypatch)
+    first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)
+    assert second.result(30).tolist() == [2] * 5
+    eventually(lambda: has_its_result(rack, 0))
+    rack.begin_renewal("a switch restarted")
+    answers = rack.gather_answers()
+    assert not first.done()
+    rack.say_renewed(answers, Mode.IN_NETWORK)
+    assert not first.done()
+    rack.start_again()
+    assert first.result(30).tolist() == [2] * 5
+
+
+def test_a_job_that_ends_while_a_result_is_held_says_so(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rack = FakeRack(2, elastic=True)
+    unacknowledged(rack, monkeypatch)
+    first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)
+    second.result(30)
+    eventually(lambda: has_its_result(rack, 0))
+    rack.controller.end("the others went on without rank 0", 0)
+    with pytest.raises(JobEndedError, match="went on without rank 0"):
+        first.result(30)
+
+
+def test_a_worker_whose_successor_does_not_acknowledge_its_result_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rack = FakeRack(2, elastic=True, timeout_s=0.5)
+    unacknowledged(rack, monkeypatch)
+    error, result = rack.run(lambda c: c.all_reduce(ONES))
+    assert isinstance(error, CollectiveTimeoutError)
+    assert "has its result, but its successor has not acknowledged all of it" in str(error)
+    assert result.tolist() == [2] * 5
+
+
+def test_who_lacks_only_acknowledgements_has_finished_a_sum_by_ring(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not make again what its predecessor may have returned."""
+    rack = FakeRack(2, mode=Mode.RING, elastic=True)
+    unacknowledged(rack, monkeypatch, last=2)
+    first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)
+    assert second.result(30).tolist() == [2] * 5
+    running = rack.communicators[0]._execution.member.replay_log._running
+    assert running is not None
+    eventually(lambda: running.complete)
+    rack.begin_renewal("rank 1 died", lost=[1])
+    answers = rack.gather_answers()
+    assert answers[0].collective == 1
+    rack.say_renewed(answers, Mode.RING)
+    rack.start_again()
+    assert first.result(30).tolist() == [2] * 5

@@ -341,6 +341,17 @@ def test_a_newer_renewal_starts_it_over_at_any_moment(stage: Stage) -> None:
     play([*rows, *late])
 
 
+def test_a_result_of_an_elastic_job_is_delivered_by_acknowledgements_or_a_renewal() -> None:
+    elastic = replace(READY, lease_s=1.0)
+    held, free = {"is_delivered": False}, {"is_delivered": True}
+    play([free, "run 0", free])
+    play([free, ("run 0", held), ("delivered", free), ("run 1", held)], elastic)
+    play([("run 0", held), (RENEW, CUT, Offer(1)), ("delivered", held)], elastic)  # of which generation?
+    rows: list[Row] = [("run 0", held), (RENEW, CUT, Offer(1)), ("offered 1", renewing(1, 1))]
+    rows += [(renewed(1, holder=1), connect(1)), IDLE[3], (Start(), replace(REPAIR, holder=1)), held]
+    play([*rows, ("repaired 1", went_on(1, Mode.RING)), free], elastic)
+
+
 def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:
     one = play([*IDLE, (Start(), went_on(1, Mode.RING))])
     assert one.replay_log.window == Window(2, 16, 1024)

@@ -80,6 +80,10 @@ class Agent(ABC):
     def _attempt(self) -> Attempt:
         """The collective, for the first time or anew."""
 
+    def _is_acknowledged(self) -> bool:
+        """Whether all that it has sent is."""
+        return True
+
     @abstractmethod
     def _returned(self, result: Any) -> None:
         """Its user has it."""
@@ -203,7 +207,9 @@ class Agent(ABC):
         """The user gets a result that is there, unless an elastic job may go on without this worker."""
         if self._unreturned is None or not self.session.is_member:
             return
-        if self.session.confirm(self.now_ns):
+        if not self.in_job.is_delivered and self._is_acknowledged():
+            self.in_job.delivered()
+        if self.in_job.is_delivered and self.session.confirm(self.now_ns):
             result, self._unreturned = self._unreturned, None
             self._returned(result)
         self._act()

@@ -52,6 +52,7 @@ def draw(seed: int) -> Schedule:
     mishaps += absences
     mishaps += _restored(seed, config, jobs)
     mishaps += _gang(seed, config, jobs)
+    mishaps += _suspended(seed, jobs, mishaps)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -315,6 +316,25 @@ def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
     elif drawn < 0.17:
         planes[odd].cancels.extend([rank, call] for rank in range(len(planes[odd].hosts)))
     return planes
+
+
+def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mishap]:
+    """Sometimes a hypervisor suspends a worker of an elastic job for so long that it is given up.
+
+    Drawn beside all else. Nothing else happens to workers of that job: if the successor died as well, the
+    others might make again what the suspended worker returns.
+    """
+    chance = random.Random(f"{seed}/suspended")
+    hurt = {mishap.job for mishap in mishaps}
+    fit = [n for n, job in enumerate(jobs, 1) if not job.gang and n not in hurt]
+    if chance.random() >= 0.08 or not fit:
+        return []
+    number = chance.choice(fit)
+    job = jobs[number - 1]
+    work = [_in_elastic(work) for work in job.work] * chance.choice([1, 4])
+    jobs[number - 1] = replace(job, elastic=True, work=work)
+    rank, lasts_ns = chance.randrange(len(job.hosts)), chance.choice([2 * NS, 8 * NS])
+    return [Mishap(_log_time(chance, 100_000_000), "worker-suspend", "", number, rank, lasts_ns, number)]
 
 
 def _in_elastic(work: Work) -> Work:

@@ -64,12 +64,12 @@ def _excuse(world: World, job: JobRun, worker: Worker) -> str:
             continue
         me = mine and mishap.rank % job.plan_size == worker.joined_as
         lasts_s = mishap.lasts_ns / NS
-        if at_ns < running_ns and mishap.kind not in ("worker-pause", "link-down"):
+        if at_ns < running_ns and mishap.kind not in ("worker-pause", "worker-suspend", "link-down"):
             return "it was being set up"
         if mishap.kind in ("worker-kill", "machine-kill") and (not job.plan.elastic or (job.gang and me)):
             return "a worker was killed"
         ends = me or not job.plan.elastic or at_ns < running_ns  # nobody can be lost before it runs
-        if mishap.kind in ("worker-pause", "session-cut") and ends:
+        if mishap.kind in ("worker-pause", "worker-suspend", "session-cut") and ends:
             silent_s += lasts_s
     away_s = silent_s and 2 * silent_s + _FIRST_TRY_S  # it tries again after longer and longer waits
     if away_s > min(config.lost_timeout_s, config.heartbeat_timeout_s):

@@ -21,6 +21,8 @@ def happen(world: World, mishap: Mishap) -> None:
                 world.kill(one)
         elif kind == "worker-pause":
             worker.stop(over_ns)
+        elif kind == "worker-suspend":
+            worker.suspend(over_ns)
         else:
             worker.cut_session(over_ns)
     elif kind == "link-down":

@@ -31,7 +31,7 @@ from p4src import MAX_RANKS, MAX_SLOTS
 DTYPES = {str(dtype): dtype for dtype in ELEMENT_TYPES}
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
-ON_WORKERS = ("worker-kill", "machine-kill", "worker-pause", "session-cut")
+ON_WORKERS = ("worker-kill", "machine-kill", "worker-pause", "worker-suspend", "session-cut")
 ON_SWITCHES = ("switch-restart", "p4runtime-cut")
 ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
 # Both say less of jobs than there is to say; a restored one says what is no longer so, too.
@@ -109,7 +109,8 @@ class Mishap:
     """Something breaks `at_ns` after job `since` began to run (0: after the beginning), and works again
     `lasts_ns` later (0: never, or it takes no time).
 
-    worker-kill, worker-pause (`job`, `rank`); machine-kill (all planes' workers of that rank); link-down
+    worker-kill, worker-pause (`job`, `rank`); worker-suspend (as a hypervisor does it: its clock stands still
+    meanwhile); machine-kill (all planes' workers of that rank); link-down
     (`what`: a direction's two ends, "h1:l1", "l1:s2"); switch-restart (`what`: a switch, away for so long and
     empty then); p4runtime-cut (its controller cannot reach a switch); controller-restart; controller-pause
     (SIGSTOP and SIGCONT); database-lost (the controller is killed, and started on a new one); session-cut (a
@@ -364,6 +365,13 @@ class Schedule:
             _require(mishap.what in there, f"{where}.what", mishap.what, f"one of {', '.join(there)}")
             least = int(mishap.kind in ON_WORKERS)
             _require(least <= mishap.job <= jobs, f"{where}.job", mishap.job, f"{least} to {jobs}")
+            suspended = mishap.kind == "worker-suspend" and self.jobs[mishap.job - 1]
+            wanted = (
+                "one that is not a plane of an elastic gang: docs/protocol.md says what that cannot outlive"
+            )
+            _require(
+                not (suspended and suspended.gang and suspended.elastic), f"{where}.job", mishap.job, wanted
+            )
             _require(mishap.since <= jobs, f"{where}.since", mishap.since, f"{jobs} at most")
 
     def in_words(self) -> str:

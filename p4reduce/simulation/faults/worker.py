@@ -91,6 +91,7 @@ class Worker(Agent):
         plane = job.gang
         self.machine = None if plane is None else InMachine(self, plane.plane, plane.planes)
         self.stopped_until_ns = 0
+        self.behind_ns = 0  # so much its clock has lost
         self._backlog: list[tuple[str, Any]] = []
 
     def __str__(self) -> str:
@@ -99,7 +100,7 @@ class Worker(Agent):
     @property
     def now_ns(self) -> int:  # type: ignore[override]
         """What it has for a clock."""
-        return self.clock.now_ns
+        return self.clock.now_ns - self.behind_ns
 
     # The process: born, stopped, killed.
 
@@ -137,6 +138,12 @@ class Worker(Agent):
         self.scene.note(f"{self} is stopped")
         self.stopped_until_ns = until_ns
         self.clock.at(until_ns, self._go_on)
+
+    def suspend(self, until_ns: int) -> None:
+        """Stop it as a hypervisor does: its clock does not know of that."""
+        if not self.over and not self.stopped_until_ns:
+            self.stop(until_ns)
+            self.behind_ns += until_ns - self.clock.now_ns
 
     def _go_on(self) -> None:
         self.scene.note(f"{self} goes on")
@@ -296,7 +303,7 @@ class Worker(Agent):
         due = self.session.next_timeout()
         if due is not None and (self._due_ns is None or due < self._due_ns):
             self._due_ns = due
-            self.clock.at(max(due, self.clock.now_ns), self._is_due, due)
+            self.clock.at(max(due + self.behind_ns, self.clock.now_ns), self._is_due, due)
 
     def _is_due(self, due_ns: int) -> None:
         if self._due_ns != due_ns or self.over or self._is_stopped("_is_due", due_ns):
@@ -454,9 +461,13 @@ class Worker(Agent):
         self._require_held(self.in_job.renewal)
         self.job.newest = max(self.job.newest, self.in_job.renewal)
         self._repair = self._settling = None
+        generation = self.in_job.generation
         self._close()
         if self._whole is not None:
+            restored = self.in_job.replay_log.restored
             self.in_job.parked()
+            if self.in_job.replay_log.restored and not restored:  # it had all but acknowledgements
+                self.job.made(self, self.collective, generation, self._module, restored=False)
             self._act_on_job()
 
     def _require_held(self, renewal: int) -> None:
@@ -497,9 +508,12 @@ class Worker(Agent):
         self._advance()
         self.flush()
 
+    def _is_acknowledged(self) -> bool:
+        return self._completed >= self._last_op
+
     def _perhaps_settled(self) -> None:
         """Whether nothing is in flight."""
-        if self._settling is not None and self._completed >= self._last_op:
+        if self._settling is not None and self._is_acknowledged():
             move, self._settling = self._settling, None
             self.in_job.settled(move)
             self._act_on_job()
@@ -638,6 +652,7 @@ class Worker(Agent):
         self._repair = None
         self.in_job.repaired(repair.renewal)
         self._act_on_job()
+        self._return()
         self.go()
 
     def _post(self, operation: Operation) -> int:
@@ -709,6 +724,9 @@ class Worker(Agent):
             if self.endpoint is not endpoint:
                 return
         self._perhaps_settled()
+        self._return()
+        if self.endpoint is not endpoint:
+            return
         self.job.generations[endpoint.config.generation].check_windows(self)
         timer = endpoint.next_timeout_ns()
         if timer is not None and (self._timer_ns is None or timer < self._timer_ns):

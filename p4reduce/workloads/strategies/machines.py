@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from host_agent.collectives import ring
-from host_agent.collectives.plan import Call, Steps, Strategy
+from host_agent.collectives.plan import Call, Steps, Strategy, until_sent
 from host_agent.machine.channel import REGION_BYTES, SLOT_BYTES, Lane
 from host_agent.machine.communicator import MachineCommunicator
 from host_agent.machine.meeting import Who, meet
@@ -126,7 +126,7 @@ class FlatRing(OnMachines):
             for step in range(2 * (self.world_size - 1)):
                 sent, taken, adds = self._places(step)
                 self._post(parts[sent])
-                yield from ring.until_sent(passed[:-1])
+                yield from until_sent(passed[:-1])
                 out = leaving[step % 2]
                 out.view(np.uint8)[...] = self._lane.rows()[-1][: out.nbytes]
                 self._lane.release()
