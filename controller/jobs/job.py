@@ -839,6 +839,12 @@ class Job:
             if self.is_set_up and not worker.lost and (again or not worker.recovered):
                 worker.heard_at, worker.patience_s, worker.recovered = now, self.timing.resume_timeout_s, True
 
+    def wait_on(self, now: float) -> None:
+        """Who has not come back since the controller was away has all the time for that from now on."""
+        for worker in self.workers.values():
+            if worker.recovered and not worker.lost:
+                worker.heard_at = now
+
     # Ends.
 
     def end(

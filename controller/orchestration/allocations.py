@@ -30,7 +30,7 @@ from controller.fabric.trees import Tree, entries_on
 from controller.jobs.effects import Forgotten
 from controller.jobs.specs import Phase, Plan
 from controller.orchestration.engine import Engine
-from controller.orchestration.orphans import Orphan, orphans
+from controller.orchestration.orphans import Orphan, guards_found, orphans
 from controller.orchestration.record import Record, stored
 from controller.slots.allocation import Allocation
 from controller.switches.links import LinkWatch
@@ -543,6 +543,7 @@ class Allocations:
                     fixed = {entry for entry in allocation.entries if not is_uplink(entry)}
                     lost = allocation.role == "leaf" and not found.issuperset(fixed)
                     if lost and record.job.live and not record.installing:
+                        self._keep_guards(record, switch.name, found)
                         self._forgot(
                             record, f"switch {switch.name} was restarted, and has forgotten the job's sums"
                         )
@@ -554,6 +555,23 @@ class Allocations:
             switch.settling = False
         if switch.ready:
             self._on_room()
+
+    def _keep_guards(self, record: Record, name: str, found: set[Entry]) -> None:
+        """Keep the guards that a switch has of a job whose entries are others in the database.
+
+        Whichever is right, its workers send until they have answered the renewal that comes.
+        """
+        allocation, known = record.allocations[name], [other for other, _ in self.held(name)]
+        guards = guards_found(allocation, found, known)
+        if not guards or record.generation is None:
+            return
+        logger.warning(
+            "switch %s has %d guards of job %s that the database %s lacks: was that changed? They stay as "
+            "long as the others",
+            *(name, len(guards), record.job.spec.name, self.store.path),
+        )
+        record.allocations[name] = replace(allocation, entries=(*allocation.entries, *guards))
+        self.store.save_allocations([(record.generation, record.allocations[name])])
 
     async def push(self, switch: ManagedSwitch) -> None:
         """Load the program again, which makes a leaf forget its jobs."""

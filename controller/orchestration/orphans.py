@@ -111,6 +111,18 @@ def orphans(
     return unknown
 
 
+def guards_found(allocation: Allocation, found: Iterable[Entry], known: Iterable[Allocation]) -> list[Entry]:
+    """The guards at an allocation's number on a switch that no known one has: its workers' by the switch."""
+    keys = {key_of(entry) for other in known for entry in other.entries}
+    return [
+        entry
+        for entry in found
+        if _table(entry) == MEMBER_QP
+        and _number(entry, {}) == allocation.region.number
+        and key_of(entry) not in keys
+    ]
+
+
 def generation_in(entries: Iterable[Entry]) -> int | None:
     """The generation that a job's flows tell; None where there are none."""
     return max((g for entry in entries if (g := _generation(entry)) is not None), default=None)

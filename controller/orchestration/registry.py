@@ -314,7 +314,16 @@ class Registry:
         """Time has passed."""
         now = self.engine.awake()
         for record in list(self.book.by_name.values()):
+            if self.manager.rival_at(record.job.members):
+                self.sessions.stand_by(record)
+                continue
+            if self.manager.is_outranked_at(record.job.members):
+                record.job.wait_on(now)
             self.engine.act(record, lambda job, now: job.tick(now))
+        for record in self.allocations.remains:  # a rival may have that job still, and its workers send
+            unsure = not all(worker.knows_end for worker in record.job.workers.values())
+            if unsure and any(self.switches[name].switch.is_outranked for name in record.allocations):
+                record.free_at = max(record.free_at, now + self.renewer.guarding_s)
         for record in list(self._phase_unsaved):
             self._save_phase(record)
         self.book.retired.tick(now)

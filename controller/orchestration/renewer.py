@@ -353,7 +353,7 @@ class Renewer:
 
     def _check_switches(self, record: Record, now: float) -> None:
         job, retries, manager = record.job, record.retries, self._manager
-        if job.plan is None or job.world_size == 1:
+        if job.plan is None or job.world_size == 1 or manager.rival_at(job.members):
             return
         away = manager.why_away(job.members, usable=False)
         if not away:

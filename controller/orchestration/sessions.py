@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from controller.api.errors import InvalidRequestError, NotFoundError, QueuePairTakenError
+from controller.api.errors import (
+    InvalidRequestError,
+    NotFoundError,
+    QueuePairTakenError,
+    UnreachableError,
+)
 from controller.api.messages import (
     Abort,
     Called,
@@ -19,6 +24,7 @@ from controller.api.messages import (
     Renewing,
     Resume,
 )
+from controller.api.messages import Worker as Addresses
 from controller.jobs.effects import Renumbered, Tell
 from controller.jobs.job import Job
 from controller.jobs.renewals import Cause
@@ -93,6 +99,7 @@ class Sessions:
         adoption: Adoption,
         timing: Timing,
     ) -> None:
+        self._manager = manager
         self._config = manager.config
         self._allocations = manager.allocations
         self._engine = manager.engine
@@ -115,6 +122,7 @@ class Sessions:
             case Join():
                 member = planning.member_from(self._config, first)
                 require_host(member.host)
+                self._require_no_rival([member])
                 how = (first.job, first.world_size, member, first.tenant)
                 return self.join(*how, elastic=first.elastic, token=first.join_token, gang=first.gang)
             case Resume():
@@ -126,12 +134,47 @@ class Sessions:
                 if record is not None:
                     rank = record.job.rank_of(first.rank, first.token, first.generation)
                     require_host(record.job.workers[rank].member.host)
+                    self._require_no_rival(record.job.members)
                 elif account is not None:
                     require_host(account.member.host)
-                return self.resume(*who, account, answered=first.answered)
+                    self._require_no_rival([account.member])
+                session = self.resume(*who, account, answered=first.answered)
+                if first.joined is not None:
+                    self._check_queue_pairs(session, first.generation, first.joined.worker)
+                return session
         raise InvalidRequestError(
             f"a session begins with join or resume, not with {type(first).__name__.lower()}"
         )
+
+    def _require_no_rival(self, members: Sequence[Member]) -> None:
+        """UnreachableError where another controller decides about these workers: they come again."""
+        if switch := self._manager.rival_at(members):
+            raise UnreachableError(
+                f"this controller stands by, as another one with the same election id is primary of switch "
+                f"{switch}: two run on one database or copies of it; stop one of them"
+            )
+
+    def _check_queue_pairs(self, session: Session, generation: int, has: Addresses) -> None:
+        """Believe a worker that has other queue pairs than the database says, and renew its job."""
+        record = session.record
+        worker = record.job.workers.get(session.rank)
+        if worker is None or generation != record.generation or not record.job.is_set_up:
+            return
+        member = worker.member
+        if (has.qpn_out, has.qpn_in) == (member.qpn_out, member.qpn_in):
+            return
+        worker.member = replace(member, qpn_out=has.qpn_out, qpn_in=has.qpn_in)
+        why = f"{member} has other queue pairs than the controller's database says: was that changed?"
+        self._renewer.begin(record, Cause.INTERRUPTED, why)
+
+    def stand_by(self, record: Record) -> None:
+        """Let a job's workers go to the other controller that has its switch, and give none of them up."""
+        job = record.job
+        if job.state is not State.INSTALLING:  # it fails by itself, or is set up
+            for session in list(record.sessions.values()):
+                if isinstance(session, Session):
+                    session.broken()
+        job.expect_back(self._engine.clock())
 
     def join(
         self,

@@ -124,6 +124,18 @@ class SwitchManager:
             return tree.graph.why_apart(tree.leaves, state)
         return ""
 
+    def rival_at(self, members: Iterable[Member]) -> str:
+        """A switch of these workers' hosts where a rival is primary; empty where there is none."""
+        return next((name for name in self._leaves(members) if self.switches[name].switch.has_rival), "")
+
+    def is_outranked_at(self, members: Iterable[Member]) -> bool:
+        """Whether anybody else is primary of a switch of these workers' hosts."""
+        return any(self.switches[name].switch.is_outranked for name in self._leaves(members))
+
+    def _leaves(self, members: Iterable[Member]) -> set[str]:
+        by_ip = self.config.by_ip
+        return {by_ip[member.ip].switch for member in members if member.ip in by_ip}
+
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""
         switch = self.switches[name]

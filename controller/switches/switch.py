@@ -105,6 +105,7 @@ class Switch:
         self._label = f"switch {config.name} at {config.address}"
         self._state = "connecting"
         self._connected = False
+        self._has_rival = self._is_outranked = False
         self._client: P4RuntimeClient | None = None
         self._open: P4RuntimeClient | None = None  # the same, also where we may only read
         self._was_ours = False  # when we became primary, it had entries that we had written before
@@ -125,6 +126,16 @@ class Switch:
     def state(self) -> str:
         """A few words for people: "connected", or why not."""
         return self._state
+
+    @property
+    def has_rival(self) -> bool:
+        """Whether another controller is primary with our election id, and so has the same jobs or a copy."""
+        return self._has_rival
+
+    @property
+    def is_outranked(self) -> bool:
+        """Whether somebody else is primary, a rival or not."""
+        return self._is_outranked
 
     @property
     def program_sha256(self) -> str:
@@ -290,6 +301,7 @@ class Switch:
                 await self._session()
             except SwitchError as error:
                 was_connected = self.connected
+                self._has_rival = self._is_outranked = isinstance(error, ElectionIdTakenError)
                 self._change(connected=False, state=self._why(error))
             except Exception as error:
                 # A defect of ours must not leave the switch without anybody who looks after it.
@@ -306,6 +318,7 @@ class Switch:
             self._open = client
             try:
                 while True:
+                    self._has_rival, self._is_outranked = False, not role.primary
                     if role.primary:
                         await self._prepare(client)
                         self._client = client

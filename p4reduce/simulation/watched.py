@@ -22,6 +22,9 @@ class Knowledge(Protocol):
     def lacking(self, generation: int, message: int) -> list[int]:
         """The ranks that have not received a message."""
 
+    def numbered(self, generation: int) -> int:
+        """How many messages its workers have had, as far as they are up."""
+
     def expected_psn(self, generation: int, sender: int) -> int:
         """What the receiver of a rank's flow waits for."""
 

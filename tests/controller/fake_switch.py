@@ -29,6 +29,7 @@ class FakeSwitch(Switch):
     """
 
     connected = True
+    has_rival = is_outranked = False
 
     def __init__(self, config: SwitchConfig, base: Sequence[Entry] = ()) -> None:
         super().__init__(config, base, on_change=lambda switch: None)
@@ -44,6 +45,8 @@ class FakeSwitch(Switch):
 
     @property
     def state(self) -> str:
+        if self.has_rival:
+            return "another controller is primary: it has our election id"
         return "connected" if self.connected else "unreachable: it was unplugged"
 
     @property

@@ -277,7 +277,8 @@ class ControllerProcess(Life):
         for conversation in self.conversations:
             conversation.hang_up(HungUp("the controller is gone"))
         for switch in self.nodes.values():
-            switch.connection = None
+            if switch.connection is not None and switch.connection.is_of(self.loop):
+                switch.connection = None
 
 
 class Defects(logging.Handler):

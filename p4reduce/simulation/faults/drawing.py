@@ -53,6 +53,7 @@ def draw(seed: int) -> Schedule:
     mishaps += _restored(seed, config, jobs)
     mishaps += _gang(seed, config, jobs)
     mishaps += _suspended(seed, jobs, mishaps)
+    mishaps += _second_controller(seed, config, jobs)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -335,6 +336,26 @@ def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mi
     jobs[number - 1] = replace(job, elastic=True, work=work)
     rank, lasts_ns = chance.randrange(len(job.hosts)), chance.choice([2 * NS, 8 * NS])
     return [Mishap(_log_time(chance, 100_000_000), "worker-suspend", "", number, rank, lasts_ns, number)]
+
+
+def _second_controller(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes a second controller runs on a copy of the database, and gets switches that are lost.
+
+    Drawn beside all else.
+    """
+    chance = random.Random(f"{seed}/second")
+    if chance.random() >= 0.05:
+        return []
+    since = chance.randint(1, len(jobs))
+    at_ns = _log_time(chance, 100_000_000)
+    lasts_ns = chance.choice([NS // 2, NS, 3 * NS, 40 * NS])
+    found = [Mishap(at_ns, "controller-second", lasts_ns=lasts_ns, since=since)]
+    for _ in range(chance.choice([0, 1, 1, 2])):
+        switch = chance.choice([switch.name for switch in config.switches])
+        kind = chance.choice(["p4runtime-cut", "p4runtime-cut", "switch-restart"])
+        after_ns = at_ns + _log_time(chance, chance.choice([100_000_000, 8 * NS]))
+        found.append(Mishap(after_ns, kind, switch, 0, 0, _log_time(chance, 100_000_000), since))
+    return found
 
 
 def _in_elastic(work: Work) -> Work:

@@ -57,6 +57,8 @@ def _excuse(world: World, job: JobRun, worker: Worker) -> str:
         return "the database was lost, and not all of the workers were there to say what it had been"
     if lost and "switch-restart" in kinds:
         return "what a switch had to hold was lost with the database, and with the switch"
+    if world.controller.second_had_a_switch_s > config.resume_timeout_s:
+        return "a controller that its workers cannot reach had its switch for long"
     silent_s = 0.0  # that the controller was away, for however long, excuses nothing
     for at_ns, mishap in world.scene.happened:
         mine = world.job_of(mishap.job) in planes

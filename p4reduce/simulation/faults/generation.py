@@ -77,6 +77,12 @@ class Generation:
         """Those whose queue pairs are up."""
         return [worker for worker in self._workers.values() if self._position(worker) is not None]
 
+    @property
+    def numbered(self) -> int:
+        """How many messages those whose queue pairs are up have numbered."""
+        positions = map(self._position, self._workers.values())
+        return max((at.numbered for at in positions if at is not None), default=0)
+
     def _position(self, worker: Peer | None) -> native.NativeProgress | None:
         """Where it stands; None: its queue pairs are not there, or not any more."""
         endpoint = None if worker is None else worker.endpoint

@@ -205,6 +205,11 @@ class Generations(dict[int, JobRun]):
         job = self.get(generation)
         return [] if job is None else job.generations[generation].lacking(message)
 
+    def numbered(self, generation: int) -> int:
+        """How many messages its workers have had, as far as they are up."""
+        job = self.get(generation)
+        return 0 if job is None else job.generations[generation].numbered
+
     def expected_psn(self, generation: int, sender: int) -> int:
         """What the receiver of a rank's flow waits for."""
         return self[generation].generations[generation].expected_psn(sender)

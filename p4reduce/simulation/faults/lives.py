@@ -9,6 +9,7 @@ from pathlib import Path
 
 from controller.database.store import Store
 from p4reduce.simulation.faults.control import ControllerProcess
+from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.node import SwitchNode
 from p4reduce.simulation.faults.scene import Scene
 
@@ -24,6 +25,9 @@ class Lives:
         self.nodes = nodes
         self.current: ControllerProcess | None = None
         self.store = Store(":memory:", wall_clock=lambda: EPOCH)
+        self._second: ControllerProcess | None = None
+        self._seconds: list[tuple[object, float]] = []  # event loops of those, and until when they live
+        self._copies: list[Store] = []
         self._past: list[ControllerProcess] = []
         self._lost: list[Store] = []
         self._copy: sqlite3.Connection | None = None  # the backup that there is
@@ -46,6 +50,28 @@ class Lives:
             self._past.append(self.current)
             self.current = None
             self.scene.clock.at(until_ns, self.start)
+
+    def start_second(self, until_ns: int) -> None:
+        """Another controller on a copy of the database, at an address that no worker has; until then."""
+        if self._second is None:
+            self._copies.append(self._copied(self.store.connection))
+            self._second = ControllerProcess(self.scene, self.nodes, self._copies[-1])
+            self._seconds.append((self._second.loop, until_ns / NS))
+            self.scene.clock.at(until_ns, self._stop_second)
+
+    def _stop_second(self) -> None:
+        assert self._second is not None
+        self._second.kill()
+        self._past.append(self._second)
+        self._second = None
+
+    @property
+    def second_had_a_switch_s(self) -> float:
+        """How long a second controller lived, at most, after it had got a switch."""
+        got = [opened for node in self.nodes.values() for opened in node.opened]
+        return max(
+            (until - at for one, until in self._seconds for loop, at in got if loop is one), default=0.0
+        )
 
     # Its database.
 
@@ -70,13 +96,17 @@ class Lives:
         if self._copy is None:
             return
         self._lost.append(self.store)
+        self.store = self._copied(self._copy)
+
+    def _copied(self, source: sqlite3.Connection) -> Store:
         self._restored.append(tempfile.TemporaryDirectory(prefix="p4reduce-"))
         path = Path(self._restored[-1].name) / "controller.db"
         file = sqlite3.connect(path)
-        self._copy.backup(file)
+        source.backup(file)
         file.close()
-        self.store = Store(path)
-        self.store.connection.execute("PRAGMA synchronous = OFF")  # no run is there to see a power cut
+        store = Store(path)
+        store.connection.execute("PRAGMA synchronous = OFF")  # no run is there to see a power cut
+        return store
 
     def fill_disk(self) -> None:
         """The database can grow no more."""
@@ -89,11 +119,12 @@ class Lives:
 
     def close(self) -> None:
         """Let go of everything."""
-        for store in (self.store, *self._lost):
+        for store in (self.store, *self._lost, *self._copies):
             store.close()
         if self._copy is not None:
             self._copy.close()
         for directory in self._restored:
             directory.cleanup()
-        for process in [*self._past, *([self.current] if self.current is not None else [])]:
-            process.loop.abandon()
+        for process in (*self._past, self.current, self._second):
+            if process is not None:
+                process.loop.abandon()

@@ -59,6 +59,8 @@ def _to_controller(world: World, kind: str, over_ns: int) -> None:
             controller.restore_database()
         world.network.forgot_numbers = controller.forgot
         controller.kill(over_ns)
+    elif kind == "controller-second":
+        controller.start_second(over_ns)
     elif kind == "controller-pause":
         if controller.current is not None:
             controller.current.stop(over_ns)

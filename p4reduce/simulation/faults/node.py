@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from controller.entries import Entry
+from controller.fabric.tables.membership import FLOW
+from controller.orchestration.orphans import generation_in
 from controller.switches.queries import OP_QUERY_SLOT
 from host_agent.wire.headers import RocePacket
 from p4reduce.oracle.state import Flow, Job, Out, Record, Slot, SpineJob, Tag
 from p4reduce.simulation.faults.links import Wire
 from p4reduce.simulation.invariant import InvariantError
 from p4reduce.simulation.watched import Knowledge, WatchedSwitch
+
+_MANY = 1 << 62
 
 
 class Connection(Protocol):
@@ -22,6 +26,9 @@ class Connection(Protocol):
 
     def echo(self, nonce: int) -> None:
         """A probe came back."""
+
+    def is_of(self, loop: object) -> bool:
+        """Whether that process has opened it."""
 
 
 class Shadow(Protocol):
@@ -38,6 +45,8 @@ class GhostSwitch(WatchedSwitch):
     """Knows, beside what `WatchedSwitch` does, whose contributions are in each sum.
 
     No rank's is in a sum twice, no sum is complete without all of them, tags and generations never go back.
+    Flows of a generation that was taken off do not come back under it, unless nothing was sent meanwhile:
+    what registers hold of it would be believed.
     """
 
     def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
@@ -45,6 +54,23 @@ class GhostSwitch(WatchedSwitch):
         self.is_stale = False
         self.inside: dict[int, tuple[Tag, set[int]]] = {}  # by slot object: whose tag, who is in it
         self.newest: dict[int, Tag] = {}
+        self.left: dict[int, int] = {}  # generations whose flows are gone, and how many messages they had had
+
+    def write(self, insert: Iterable[Entry] = (), *, delete: Iterable[Entry] = ()) -> None:
+        before = self._generations()
+        super().write(insert, delete=delete)
+        after = self._generations()
+        for generation in before - after:
+            self.left[generation] = self.world.numbered(generation)
+        for generation in after - before:
+            if self.world.numbered(generation) > self.left.pop(generation, _MANY):
+                raise InvariantError(
+                    f"{self.name}: flows of generation {generation} come back under it after others were sent"
+                )
+
+    def _generations(self) -> set[int]:
+        of = (generation_in([e]) for e in self.entries.values() if e.table == FLOW)
+        return {generation for generation in of if generation is not None}
 
     def rebuild(self) -> None:
         """Later, when it matters: several writes often come one behind the other."""
@@ -104,6 +130,7 @@ class GhostSwitch(WatchedSwitch):
         """The registers are empty again."""
         self.inside.clear()
         self.newest.clear()
+        self.left = dict.fromkeys(self.left, 0)  # also where nothing was sent, as sums are lost
 
 
 class SwitchNode:
@@ -121,6 +148,7 @@ class SwitchNode:
         self.has_program = False
         self.boots = 1
         self.connection: Connection | None = None
+        self.opened: list[tuple[object, float]] = []  # whose event loop became primary, and when
         self.shadow: Shadow | None = None
 
     @property

@@ -19,7 +19,14 @@ from controller.entries import Entry, key_of
 from controller.switches.p4rt import P4RuntimeClient, Role
 from controller.switches.queries import OP_ECHO, OP_QUERY_SLOT
 from controller.switches.switch import Switch
-from controller.switches.updates import Failure, SwitchUnreachableError, Update, UpdateKind, WriteError
+from controller.switches.updates import (
+    ElectionIdTakenError,
+    Failure,
+    SwitchUnreachableError,
+    Update,
+    UpdateKind,
+    WriteError,
+)
 from p4reduce.simulation.faults.node import SwitchNode
 
 _PIPELINE = object()
@@ -50,9 +57,13 @@ class Connection(AbstractAsyncContextManager["Connection"]):
     async def open(self, election_id: int) -> Role:
         self._boot = self.node.boots
         await self._delay()
-        if self.node.connection is not None:  # the last controller's, which is gone
-            self.node.connection.cut()
+        before = self.node.connection
+        if isinstance(before, Connection) and before._loop is not self._loop and before._loop.alive:
+            raise ElectionIdTakenError(f"{self.label}: another controller has our election id")
+        if before is not None:  # the last controller's, which is gone
+            before.cut()
         self.node.connection = self
+        self.node.opened.append((self._loop, self._loop.time()))
         self._broken = asyncio.get_running_loop().create_future()
         return Role(primary=True, vacant=False, election_id=election_id)
 
@@ -141,6 +152,10 @@ class Connection(AbstractAsyncContextManager["Connection"]):
             self._loop.call_soon(self._on_packet, packet)
         else:
             self._on_packet(packet)
+
+    def is_of(self, loop: object) -> bool:
+        """Whether that process has opened it."""
+        return self._loop is loop
 
     async def _delay(self) -> None:
         self._require()

@@ -116,7 +116,8 @@ class Mishap:
     (SIGSTOP and SIGCONT); database-lost (the controller is killed, and started on a new one); session-cut (a
     worker's session breaks, and it cannot come back); disk-full (no write to the controller's database goes
     through); database-backup (takes no time); database-restored (as database-lost, with the last backup; its
-    own where there is none).
+    own where there is none); controller-second (another one runs on a copy of the database, and takes what
+    switches the first one loses).
     """
 
     at_ns: Time

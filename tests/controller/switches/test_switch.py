@@ -236,6 +236,7 @@ async def test_another_primary_is_waited_for(switch: Observed, switch_process: R
     async with guest(switch_process, 1 << 20):
         await switch.until(lambda: not switch.connected)
         assert switch.state == f"another controller is primary (election id {1 << 20})"
+        assert (switch.has_rival, switch.is_outranked) == (False, True)
         with pytest.raises(SwitchUnreachableError, match="another controller is primary"):
             await switch.install(job(1))
         assert await switch.read_entries() == {*switch_process.base, *job()}
@@ -295,8 +296,10 @@ async def test_our_election_id_in_use(switch: Observed, switch_process: RunningS
     async with started(switch_process) as second:
         await second.until_state("another controller is primary")
         assert switch.connected
+        assert [(one.has_rival, one.is_outranked) for one in (switch, second)] == [(False,) * 2, (True,) * 2]
         await switch.close()
         await second.until(lambda: second.connected)
+        assert (second.has_rival, second.is_outranked) == (False, False)
 
 
 # Restarts

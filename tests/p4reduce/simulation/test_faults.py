@@ -21,16 +21,19 @@ from controller.jobs import job as jobs
 from controller.jobs.renewals import Agreed, Cause
 from controller.jobs.specs import Plan
 from controller.orchestration import lost, renewer
+from controller.orchestration.allocations import Allocations
 from controller.orchestration.gangs import Gangs
 from controller.orchestration.record import Record
 from controller.orchestration.renewer import Renewer
 from controller.orchestration.retired import RetiredQueuePairs
 from controller.orchestration.setup import Installer
 from controller.slots.allocator import Region, SwitchAllocator
+from controller.switches.switch import Switch
 from host_agent.member import Member, Settle
 from host_agent.recovery import ReplayLog
 from p4reduce.oracle import emit, placement
 from p4reduce.simulation.faults.drawing import draw
+from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.network import BackupNetwork
 from p4reduce.simulation.faults.playing import Outcome, run
 from p4reduce.simulation.faults.running import Tally, run_many
@@ -322,6 +325,7 @@ MUTANTS = [
     Mutant("input not restored", sets(ReplayLog, "restore_input", lambda self: None), 40, restarted),
     Mutant("result not repaired", sets(ReplayLog, "put_result", lambda self: None), 150, restarted),
     Mutant("no drain", nothing_is_drained, 40, crowded),
+    Mutant("flows come back", sets(Allocations, "_forgot", lambda self, record, reason: None), 30),
     Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
     Mutant("planes alone", planes_are_set_up_alone, 40, gang),
@@ -407,3 +411,46 @@ def test_a_broken_run_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     tally = run_many(range(outcome.schedule.seed, outcome.schedule.seed + 1), play=Targeted().many)
     assert [failure.seed for failure in tally.failures] == [outcome.schedule.seed]
     assert tally.as_json()["failures"][0]["error"] == outcome.error
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        (
+            "returned-by-a-clock-that-stood-still",
+            sets(Member, "is_delivered", property(lambda self: True)),
+        ),
+        ("returned-with-acknowledgements-missing", sets(ReplayLog, "parked", lambda self: None)),
+    ],
+)
+def test_a_suspended_worker_returns_nothing_that_the_others_make_again(
+    name: str, broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its clock says that its lease has not run out."""
+    schedule = Schedule.from_json((SCHEDULES / f"{name}.json").read_text())
+    assert not run(schedule).error
+    broken(monkeypatch)
+    assert "has the result of collective 1 of ranks [0, 1], and rank 1 that of [1]" in run(schedule).error
+
+
+@pytest.mark.slow
+def test_a_second_controller_that_gets_the_switches_for_a_while_interrupts_no_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has waited for them for longer than workers have to come back, and they were with the first one."""
+
+    def renewals(seed: int) -> int:
+        job = draw(seed).jobs[0]
+        work = [replace(job.work[0], think_ns=4 * NS)] * 8
+        job = replace(job, mode="", work=work, elastic=False, first_message=0)
+        second = Mishap(1_000_000, "controller-second", lasts_ns=8 * NS, since=1)
+        first = Mishap(6 * NS, "controller-restart", lasts_ns=3 * NS, since=1)
+        outcome = run(replace(draw(seed), jobs=[job], mishaps=[second, first], renumber=0, slots=0))
+        assert not outcome.error
+        return outcome.renewals
+
+    seeds = range(4)
+    assert not any(map(renewals, seeds))
+    monkeypatch.setattr(Switch, "has_rival", False)
+    monkeypatch.setattr(Switch, "is_outranked", False)
+    assert any(map(renewals, seeds))
