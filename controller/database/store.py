@@ -32,6 +32,7 @@ _OLDER = (1, 2)  # differ in the parameters of flow entries; one switch a job
 _GENERATIONS = 1 << 32
 _KEPT = 100  # ended jobs that are remembered, and as many generations that jobs went on after
 _RESERVE = 256
+_LATEST = _GENERATIONS - (1 << 28)  # where a new file begins at most, whatever the clock says
 _SUPERSEDED = '{"superseded": true}'
 _DELETED = "deleted"
 
@@ -120,7 +121,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
         self.path = str(path)
-        self._db = _open(self.path, int(wall_clock()))
+        self._db = _open(self.path, min(max(0, int(wall_clock())), _LATEST))
         (given,) = self._db.execute("SELECT value FROM counters WHERE name = 'generation'").fetchone()
         self._given: int = given
         self._since = given + 1  # what this process gives out begins there

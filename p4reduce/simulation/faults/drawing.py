@@ -54,6 +54,7 @@ def draw(seed: int) -> Schedule:
     mishaps += _gang(seed, config, jobs)
     mishaps += _suspended(seed, jobs, mishaps)
     mishaps += _second_controller(seed, config, jobs)
+    mishaps += _clock_jumps(seed, jobs)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -336,6 +337,19 @@ def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mi
     jobs[number - 1] = replace(job, elastic=True, work=work)
     rank, lasts_ns = chance.randrange(len(job.hosts)), chance.choice([2 * NS, 8 * NS])
     return [Mishap(_log_time(chance, 100_000_000), "worker-suspend", "", number, rank, lasts_ns, number)]
+
+
+def _clock_jumps(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
+    """Sometimes a worker's clock jumps ahead, by less or more than it waits for anything. Beside all else."""
+    chance = random.Random(f"{seed}/clock")
+    if chance.random() >= 0.06:
+        return []
+    found = []
+    for _ in range(chance.choice([1, 1, 3])):
+        number = chance.randint(1, len(jobs))
+        rank, by_ns = chance.randrange(len(jobs[number - 1].hosts)), _log_time(chance, 600 * NS)
+        found.append(Mishap(_log_time(chance, NS), "clock-jump", "", number, rank, by_ns, number))
+    return found
 
 
 def _second_controller(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:

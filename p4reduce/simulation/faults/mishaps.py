@@ -23,6 +23,8 @@ def happen(world: World, mishap: Mishap) -> None:
             worker.stop(over_ns)
         elif kind == "worker-suspend":
             worker.suspend(over_ns)
+        elif kind == "clock-jump":
+            worker.clock_jumps(mishap.lasts_ns)
         else:
             worker.cut_session(over_ns)
     elif kind == "link-down":

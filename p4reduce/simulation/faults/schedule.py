@@ -31,7 +31,7 @@ from p4src import MAX_RANKS, MAX_SLOTS
 DTYPES = {str(dtype): dtype for dtype in ELEMENT_TYPES}
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 STRIKES = ("loss", "duplicate", "reorder", "corrupt", "stale")
-ON_WORKERS = ("worker-kill", "machine-kill", "worker-pause", "worker-suspend", "session-cut")
+ON_WORKERS = ("worker-kill", "machine-kill", "worker-pause", "worker-suspend", "clock-jump", "session-cut")
 ON_SWITCHES = ("switch-restart", "p4runtime-cut")
 ON_CONTROLLER = ("controller-restart", "controller-pause", "database-lost")
 # Both say less of jobs than there is to say; a restored one says what is no longer so, too.
@@ -110,7 +110,7 @@ class Mishap:
     `lasts_ns` later (0: never, or it takes no time).
 
     worker-kill, worker-pause (`job`, `rank`); worker-suspend (as a hypervisor does it: its clock stands still
-    meanwhile); machine-kill (all planes' workers of that rank); link-down
+    meanwhile); clock-jump (a worker's clock goes on by `lasts_ns` at once); machine-kill (all planes' workers of that rank); link-down
     (`what`: a direction's two ends, "h1:l1", "l1:s2"); switch-restart (`what`: a switch, away for so long and
     empty then); p4runtime-cut (its controller cannot reach a switch); controller-restart; controller-pause
     (SIGSTOP and SIGCONT); database-lost (the controller is killed, and started on a new one); session-cut (a

@@ -145,6 +145,15 @@ class Worker(Agent):
             self.stop(until_ns)
             self.behind_ns += until_ns - self.clock.now_ns
 
+    def clock_jumps(self, by_ns: int) -> None:
+        """Let its clock go on at once, as after a migration: what was to come meanwhile is due."""
+        if self.over:
+            return
+        self.behind_ns -= by_ns
+        if not self.stopped_until_ns:
+            self._due_ns = None
+            self._act()
+
     def _go_on(self) -> None:
         self.scene.note(f"{self} goes on")
         self.stopped_until_ns = 0

@@ -159,8 +159,15 @@ def test_a_new_file_begins_where_no_old_one_has_been(tmp_path: Path) -> None:
         assert db.next_generation() == 1_800_000_001
 
 
+@pytest.mark.parametrize("clock", [-3.6e9, 0.0, 2**32 - 2, 1e12], ids=["1855", "1970", "2106", "33658"])
+def test_a_new_file_has_generations_to_give_whatever_the_clock_says(tmp_path: Path, clock: float) -> None:
+    with Store(tmp_path / "new", wall_clock=lambda: clock) as db:
+        assert 0 < db.next_generation() <= 2**32 - 2**28 + 1
+
+
 def test_generations_end_with_an_error_and_not_with_zero(tmp_path: Path) -> None:
-    with Store(tmp_path / "db", wall_clock=lambda: 2**32 - 2) as db:
+    with store(tmp_path / "db") as db:
+        db.outlive(2**32 - 2)
         assert db.next_generation() == 2**32 - 1
         with pytest.raises(StoreError, match="all generations are used up"):
             db.next_generation()
