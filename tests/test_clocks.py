@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 # Where the time of day has a part, and why it does no harm there.
 WALL = {
-    "controller/database/store.py": "where a new database's generations begin; a switch's mark goes before it",
+    "controller/database/store.py": "where a new database's generations begin; a switch's mark counts more",
     "controller/database/revisions.py": "when a configuration was applied, for people",
     "controller/security/authority.py": "validity of certificates",
     "controller/security/channels.py": "validity of certificates",

@@ -110,14 +110,14 @@ class Mishap:
     `lasts_ns` later (0: never, or it takes no time).
 
     worker-kill, worker-pause (`job`, `rank`); worker-suspend (as a hypervisor does it: its clock stands still
-    meanwhile); clock-jump (a worker's clock goes on by `lasts_ns` at once); machine-kill (all planes' workers of that rank); link-down
-    (`what`: a direction's two ends, "h1:l1", "l1:s2"); switch-restart (`what`: a switch, away for so long and
-    empty then); p4runtime-cut (its controller cannot reach a switch); controller-restart; controller-pause
-    (SIGSTOP and SIGCONT); database-lost (the controller is killed, and started on a new one); session-cut (a
-    worker's session breaks, and it cannot come back); disk-full (no write to the controller's database goes
-    through); database-backup (takes no time); database-restored (as database-lost, with the last backup; its
-    own where there is none); controller-second (another one runs on a copy of the database, and takes what
-    switches the first one loses).
+    meanwhile); clock-jump (a worker's clock goes on by `lasts_ns` at once); machine-kill (all planes' workers
+    of that rank); link-down (`what`: a direction's two ends, "h1:l1", "l1:s2"); switch-restart (`what`: a
+    switch, away for so long and empty then); p4runtime-cut (its controller cannot reach a switch);
+    controller-restart; controller-pause (SIGSTOP and SIGCONT); database-lost (the controller is killed, and
+    started on a new one); session-cut (a worker's session breaks, and it cannot come back); disk-full (no
+    write to the controller's database goes through); database-backup (takes no time); database-restored (as
+    database-lost, with the last backup; its own where there is none); controller-second (another one runs on
+    a copy of the database, and takes what switches the first one loses).
     """
 
     at_ns: Time
