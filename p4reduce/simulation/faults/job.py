@@ -12,7 +12,7 @@ from controller.config import HostConfig
 from p4reduce.simulation.faults.generation import Generation, Peer
 from p4reduce.simulation.faults.results import Expected
 from p4reduce.simulation.faults.scene import Scene
-from p4reduce.simulation.faults.schedule import JobPlan, Work
+from p4reduce.simulation.faults.schedule import JobPlan
 from p4reduce.simulation.invariant import InvariantError
 
 _Made = tuple[tuple[int, ...], str]
@@ -127,10 +127,6 @@ class JobRun:
                 )
             members, module = alive[0] if alive else next(iter(made.values()))
         made[worker.joined_as] = members, module
-
-    def root_of(self, work: Work, size: int) -> int | None:
-        """The rank that a call of so many workers names as its root; None: it has none."""
-        return work.root % size if work.name == "broadcast" else None
 
     def takes_root(self, worker: Peer, collective: int, member: int) -> None:
         """A worker has done a broadcast of that one's array, as it joined."""

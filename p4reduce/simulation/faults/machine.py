@@ -7,8 +7,9 @@ after a moment, and each other's parts of a result when they have them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from host_agent.machine.gang import (
     CANCELLED,
@@ -26,13 +27,47 @@ from host_agent.machine.gang import (
     Way,
     World,
 )
+from host_agent.member import Member
+from host_agent.membership import View
 from p4reduce.simulation.faults.schedule import Work
 
-if TYPE_CHECKING:
-    from host_agent.membership import View
-    from p4reduce.simulation.faults.worker import Worker
-
 _LANES: Final = (0, 0)  # how the channel's slots go round is not simulated
+
+
+class Owner(Protocol):
+    """The worker whose gang it is, which has a plane, a user and a connection with the controller."""
+
+    joined_as: int
+    has_given_up: bool
+
+    @property
+    def over(self) -> bool: ...
+    @property
+    def in_job(self) -> Member: ...
+    @property
+    def work(self) -> Work:
+        """The user's call that runs, or is made next."""
+
+    def cancels(self, collective: int) -> bool:
+        """Whether its user cancels that call before its turn."""
+
+    def go(self) -> None:
+        """Make the call that is next, and begin in the plane what is to run there, if it may."""
+
+    def nothing(self) -> Any:
+        """The result of a call of no elements, which its planes do not see."""
+
+    def gathered(self, mates: Iterable[Any], collective: int) -> None:
+        """The machine has the results of all planes."""
+
+    def call_is_over(self, result: Any, refused: str | None) -> None:
+        """The gang's call is over; whether it was done is the same on all GPUs."""
+
+    def differ(self, reason: str) -> None:
+        """Workers of this machine have called different collectives."""
+
+    def wake(self, mate: Any) -> None:
+        """Let a mate see, after a moment, what this worker has put into its memory."""
 
 
 @dataclass(frozen=True)
@@ -47,11 +82,11 @@ class Part:
 class InMachine:
     """A worker's gang. `mates`: those of the machine's other workers, by local rank."""
 
-    def __init__(self, worker: Worker, local_rank: int, size: int) -> None:
+    def __init__(self, worker: Owner, local_rank: int, size: int, *, elastic: bool) -> None:
         self.worker = worker
         self.mates: dict[int, InMachine] = {}
         first = worker.joined_as * size
-        self.gang = Gang(local_rank, size, first, is_elastic=worker.job.plan.elastic)
+        self.gang = Gang(local_rank, size, first, is_elastic=elastic)
         self.notice: Notice | None = None
         self.part: Part | None = None
         self.start: Start | None = None  # what runs in the plane, or is to, is for this
@@ -88,11 +123,11 @@ class InMachine:
                         self._wake()
                     case Ask(start):
                         self.start, self.is_asking = start, True
-                        self.worker.run_in_plane()
+                        self.worker.go()
                     case Start() as start:
                         self.start, self.is_asking = start, False
                         if self.worker.work.elements or self.worker.work.name == "barrier":
-                            self.worker.run_in_plane()
+                            self.worker.go()
                         else:
                             self.came_to(self.worker.nothing())
                     case Finish():
@@ -162,9 +197,7 @@ class InMachine:
         if part is None or self.gang.stage is not Stage.RUNNING:
             return
         if all(mate._has(part) for mate in self.mates.values()):
-            self.worker.job.check_planes(
-                self.worker, [mate.worker.job for mate in self.mates.values()], part.step
-            )
+            self.worker.gathered([mate.worker for mate in self.mates.values()], part.step)
             self.gang.has_result()
 
     def _has(self, part: Part) -> bool:
@@ -189,9 +222,8 @@ class InMachine:
         work = worker.work
         words = f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
         digest = hashlib.sha256(repr(_compared(work)).encode()).digest()
-        root = self.worker.job.root_of(work, self._place().seen.size // self.gang.size)
-        if root is not None:
-            root *= self.gang.size
+        machines = self._place().seen.size // self.gang.size
+        root = work.root % machines * self.gang.size if work.name == "broadcast" else None
         return Asked(words, digest, root=root, strict=work.strict)
 
     def _place(self) -> Place:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -88,8 +89,11 @@ class Worker(Agent):
         self._out: Any = None
         # The process
         self.has_given_up = False
+        self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
         plane = job.gang
-        self.machine = None if plane is None else InMachine(self, plane.plane, plane.planes)
+        self.machine = (
+            None if plane is None else InMachine(self, plane.plane, plane.planes, elastic=job.plan.elastic)
+        )
         self.stopped_until_ns = 0
         self.behind_ns = 0  # so much its clock has lost
         self._backlog: list[tuple[str, Any]] = []
@@ -196,13 +200,8 @@ class Worker(Agent):
 
     # Its machine, whose workers hear at once of one that died or failed.
 
-    @property
-    def _mates(self) -> list[Worker]:
-        machine = self.machine
-        return [] if machine is None else [mate.worker for mate in machine.mates.values()]
-
     def _tell_mates(self, reason: str, dead: int | None = None) -> None:
-        for mate in self._mates:
+        for mate in self.mates:
             delay = self.scene.latency(f"machine/{self.job.number}/{self.joined_as}", 20_000, 500_000)
             self.clock.after(delay, mate.machine_failed, reason, dead)
 
@@ -250,9 +249,9 @@ class Worker(Agent):
         """The user's call that runs, or is made next."""
         return self.job.plan.work[self.collective]
 
-    def run_in_plane(self) -> None:
-        """The gang wants this of the plane, as soon as that may begin something."""
-        self.go()
+    def gathered(self, mates: Iterable[Worker], collective: int) -> None:
+        """The machine has the results of all planes."""
+        self.job.check_planes(self, [mate.job for mate in mates], collective)
 
     def nothing(self) -> Any:
         """The result of a call of no elements, which its planes do not see."""
@@ -265,7 +264,7 @@ class Worker(Agent):
         """The gang's call is over; whether it was done is the same on all GPUs."""
         self.job.outcome(self, self.collective, "cancelled" if result is refused is None else refused or "")
         self.collective += 1
-        for mate in self._mates:
+        for mate in self.mates:
             self.wake(mate)
         if result is None:
             self.scene.note(f"{self}: collective {self.collective - 1} is not done: {refused}")
@@ -698,7 +697,7 @@ class Worker(Agent):
     def _leave(self) -> None:
         if self.machine is not None:
             self.machine.has_left = self.collective
-            for mate in self._mates:
+            for mate in self.mates:
                 self.wake(mate)
         super()._leave()
 

@@ -52,8 +52,9 @@ class World:
         ]
         for workers in self.workers:
             for worker in workers:
+                worker.mates = [mate for mate in self.machine(worker) if mate is not worker]
                 if worker.machine is not None:
-                    places = [mate.machine for mate in self.machine(worker) if mate is not worker]
+                    places = [mate.machine for mate in worker.mates]
                     worker.machine.mates = {place.gang.local_rank: place for place in places if place}
         for job in self.jobs:
             job.outcomes = self.jobs[schedule.planes(job.number - 1)[0]].outcomes
