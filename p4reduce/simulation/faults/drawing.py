@@ -317,6 +317,9 @@ def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
         planes[odd].cancels.append([chance.randrange(len(planes[odd].hosts)), call])
     elif drawn < 0.17:
         planes[odd].cancels.extend([rank, call] for rank in range(len(planes[odd].hosts)))
+    elif drawn < 0.2:
+        rank = chance.randrange(len(planes[odd].hosts))
+        planes = [replace(plane, cancels=[[rank, call]]) for plane in planes]
     return planes
 
 

@@ -41,6 +41,8 @@ class GangsOfRun:
             if alive and isinstance(record.job.outcome, Ended):
                 raise InvariantError(f"{record.what}: {record.job.spec.name} has failed, and {alive} live")
         live = [record for record in records if record.job.live]
+        if any(record.job.comparison is not None for record in live):
+            return  # it ends, and with it the gang, as soon as all have said what they have called
         if not live or not all(record.job.state in _SETTLED and not record.installing for record in live):
             return
         modes = {record.job.plan.mode for record in live if record.job.plan is not None}

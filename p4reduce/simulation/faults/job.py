@@ -50,7 +50,6 @@ class JobRun:
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._expected: dict[int, Expected] = {}
         self.outcomes: dict[int, str] = {}  # why calls were not done, of all planes; empty: they were
-        self.differs: set[int] = set()  # who has met another call than its own inside its machine
         self._roots: dict[int, int] = {}
         self._differs_at = scene.schedule.differs_at(number - 1)
 
@@ -137,7 +136,12 @@ class JobRun:
             )
 
     def outcome(self, worker: Peer, collective: int, why: str) -> None:
-        """A call is over at a worker, done, or not for that reason."""
+        """A call is over at a worker, done, or not for that reason.
+
+        Machines that differ about a call of no elements find out at the next.
+        """
+        if self._differs_at is not None and collective >= self._differs_at:
+            return
         if self.outcomes.setdefault(collective, why) != why:
             raise InvariantError(
                 f"{worker}: collective {collective} is {why!r}, and {self.outcomes[collective]!r} at another"

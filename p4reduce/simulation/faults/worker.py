@@ -200,28 +200,30 @@ class Worker(Agent):
 
     # Its machine, whose workers hear at once of one that died or failed.
 
-    def _tell_mates(self, reason: str, dead: int | None = None) -> None:
+    def _tell_mates(self, reason: str, dead: int | None = None, *, differs: bool = False) -> None:
         for mate in self.mates:
             delay = self.scene.latency(f"machine/{self.job.number}/{self.joined_as}", 20_000, 500_000)
-            self.clock.after(delay, mate.machine_failed, reason, dead)
+            self.clock.after(delay, mate.machine_failed, reason, dead, differs)
 
-    def machine_failed(self, reason: str, dead: int | None) -> None:
-        """Another worker of this machine died, or its plane ended: so does this one."""
-        if self.state != "running" or self._is_stopped("machine_failed", reason, dead):
+    def machine_failed(self, reason: str, dead: int | None, differs: bool) -> None:
+        """Another worker of this machine died or differs, or its plane ended: so does this one."""
+        if self.state != "running" or self._is_stopped("machine_failed", reason, dead, differs):
             return
         self.scene.note(f"{self} hears from its machine: {reason}")
-        self._give_up(Abort(reason, plane=dead))
+        if differs:
+            self.differ(reason)
+        else:
+            self._give_up(Abort(reason, plane=dead))
 
     def differ(self, reason: str) -> None:
         """Workers of this machine have called different collectives."""
         if self.has_given_up:
             return
         self.scene.note(f"{self} differs: {reason}")
-        self.job.differs.add(self.joined_as)
         number = self.in_job.next_collective
         self.in_job.calls.made(number, lambda: reason)
         self._give_up(Abort(reason, self.in_job.calls.of(number)))
-        self._tell_mates(reason)
+        self._tell_mates(reason, differs=True)
 
     def _give_up(self, why: Abort) -> None:
         self.has_given_up = True

@@ -29,15 +29,18 @@ from controller.orchestration.retired import RetiredQueuePairs
 from controller.orchestration.setup import Installer
 from controller.slots.allocator import Region, SwitchAllocator
 from controller.switches.switch import Switch
+from host_agent.collectives.plan import Call
+from host_agent.machine.gang import Asked, Gang, Place
 from host_agent.member import Member, Settle
 from host_agent.recovery import ReplayLog
+from host_agent.transport import Operation
 from p4reduce.oracle import emit, placement
 from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.network import BackupNetwork
 from p4reduce.simulation.faults.playing import Outcome, run
 from p4reduce.simulation.faults.running import Tally, run_many
-from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError
+from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError, Work
 from p4reduce.simulation.faults.shrinking import Shrinker, fewest, kind_of
 from p4reduce.simulation.faults.targets import Targeted, play_seeds, players
 from p4reduce.simulation.faults.worker import Worker
@@ -306,7 +309,76 @@ def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Installer, "set_up", alone)
 
 
+def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
+    """Whoever has come to a call begins it, whatever its mates call."""
+    patch.setattr(Gang, "_difference", lambda self: "")
+
+
+def is_there_alone(self: Gang, mate: int) -> bool:
+    """Wherever it stands after whatever renewal."""
+    notice = self._mates.get(mate)
+    return notice is not None and notice.step >= self.step
+
+
+def a_cancelled_call_takes_no_step(patch: pytest.MonkeyPatch) -> None:
+    """The next call takes its number."""
+    begin = Gang.begin
+
+    def skip(self: Gang, asked: Asked, lanes: tuple[int, ...], place: Place) -> None:
+        if not asked.is_cancelled:
+            begin(self, asked, lanes, place)
+            return
+        self._asked = asked
+        self._return()
+
+    patch.setattr(Gang, "begin", skip)
+
+
+def machines_count_steps_apart(patch: pytest.MonkeyPatch) -> None:
+    """Headers say the number of a plane's own collective."""
+    operation = Call.operation
+
+    def unnumbered(self: Call, *args: Any, **how: Any) -> Operation:
+        assert self.signature is not None
+        bare = replace(self, signature=replace(self.signature, step=None))
+        return operation(bare, *args, **how)
+
+    patch.setattr(Call, "operation", unnumbered)
+
+
+def ranks_change_over_at_once(patch: pytest.MonkeyPatch) -> None:
+    """At each worker's own next call, and not at one that all agree on."""
+    change_over = Member._change_over
+    patch.setattr(Member, "_change_over", lambda self, view, first: change_over(self, view, self.called))
+
+
+def broadcasting_gang(seed: int) -> Schedule:
+    """An elastic gang that is bereaved, and broadcasts all the time from roots that may die."""
+    schedule = elastic_gang(seed)
+    work = Work(
+        module="in_network", name="broadcast", dtype="int32", elements=40, root=seed, think_ns=4_000_000_000
+    )
+    jobs = [replace(job, work=[work] * 3, cancels=[]) if job.gang else job for job in schedule.jobs]
+    return replace(schedule, jobs=jobs)
+
+
+def forgetful_gang(seed: int) -> Schedule:
+    """A gang of which one machine cancels a call among many alike, and nothing else goes wrong."""
+    schedule = rigid_gang(seed)
+    work = Work(module="in_network", name="all_reduce", dtype="int32", elements=40)
+    jobs = [
+        replace(job, work=[work] * 4, cancels=[[0, seed % 3]] if job.gang else []) for job in schedule.jobs
+    ]
+    return replace(schedule, jobs=jobs, mishaps=[])
+
+
 MUTANTS = [
+    Mutant("mates are not compared", mates_start_alone, 80, gang),
+    Mutant("a cancelled call takes no step", a_cancelled_call_takes_no_step, 80, gang),
+    Mutant("machines count apart", machines_count_steps_apart, 5, forgetful_gang),
+    Mutant("mates meet after any renewal", sets(Gang, "_is_there", is_there_alone), 120, broadcasting_gang),
+    Mutant("a plane is refused alone", sets(Gang, "_way_of", lambda self, mate: self._way), 120, gang),
+    Mutant("ranks change over at once", ranks_change_over_at_once, 120, broadcasting_gang),
     Mutant("nothing is missing", sets(lost, "first_missing", lambda *slots: None), 10, bereaved),
     Mutant("all is missing", sets(lost, "first_missing", lambda *slots: 0), 40, bereaved),
     Mutant("no host", sets(jobs, "Ended", lambda host, **end: Ended(host="", **end)), 10, bereaved),
