@@ -16,6 +16,7 @@ const chunk_op_t HALF_SUM   = 5; /* accumulators = accumulators + chunk's number
 const chunk_op_t HALF_LAST  = 6; /* the same, and then: accumulator = chunk = the sums, each rounded once */
 const chunk_op_t HALF_MAX   = 7; /* as CHUNK_MAX, of lanes of 16 bits */
 const chunk_op_t HEADER_MAX = 8; /* accumulator = chunk = the accumulator's fields, and of what is behind them the larger bytes */
+const chunk_op_t CHUNK_SILENT = 9; /* chunk = 0: what ranks that disagree get, as nobody knows what this accumulator is of */
 
 /* The lowest bit of each lane of 32 bits, and others made of it. */
 const lanes_t ONES   = 2048w0x00000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001000000010000000100000001;
@@ -118,6 +119,10 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
         work.number = (work.number & VALUES) + (LOW(19) + ((work.number >> 20) & ONES));                                \
         sum = (((work.number >> 20) & LOW(12)) + work.shift) | (work.negative >> 16);
 
+    action silence() {
+        chunk.lanes = 0;
+    }
+
     action half_maximum() {
         sums.read(stored, slot);
         work.chosen = (stored | HALF_SIGNS) - (chunk.lanes & HALF_VALUES);
@@ -188,6 +193,8 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
                 claim_half();
             } else if (op == HALF_MAX) {
                 half_maximum();
+            } else if (op == CHUNK_SILENT) {
+                silence();
             } else {
                 header_maximum();
             }
@@ -195,9 +202,8 @@ control Accumulator(inout chunk_t chunk, inout work_t work, in slot_t slot, in c
     }
 }
 
-/* All chunks of a packet; the first may be the aggregation header. */
-control Accumulators(inout headers_t hdr, inout metadata_t meta, in slot_t slot, in chunk_op_t head_op, in chunk_op_t op) {
-    Accumulator() chunk_0;
+/* All chunks of a packet behind the first, which may be the aggregation header. */
+control Accumulators(inout headers_t hdr, inout metadata_t meta, in slot_t slot, in chunk_op_t op) {
     Accumulator() chunk_1;
     Accumulator() chunk_2;
     Accumulator() chunk_3;
@@ -215,7 +221,6 @@ control Accumulators(inout headers_t hdr, inout metadata_t meta, in slot_t slot,
     Accumulator() chunk_15;
 
     apply {
-        chunk_0.apply(hdr.chunk[0], meta.work, slot, head_op);
         chunk_1.apply(hdr.chunk[1], meta.work, slot, op);
         chunk_2.apply(hdr.chunk[2], meta.work, slot, op);
         chunk_3.apply(hdr.chunk[3], meta.work, slot, op);

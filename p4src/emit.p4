@@ -82,6 +82,12 @@ control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t 
     action result() {
         hdr.tree.kind = TREE_RESULT;
         hdr.tree.flags = meta.result_flags & FLAG_MISMATCH;
+        hdr.tree.psn = 0;
+    }
+
+    /* The predecessor has told it; else the register has what an older message left. */
+    action tell_psn() {
+        hdr.tree.flags = hdr.tree.flags | FLAG_PSN_VALID;
         hdr.tree.psn = psn;
     }
 
@@ -98,7 +104,7 @@ control Emit(inout headers_t hdr, inout metadata_t meta, in standard_metadata_t 
         if (meta.from_leaf && hdr.tree.isValid()) {
             result();
             if (meta.bitmap & predecessor != 0) {
-                hdr.tree.flags = hdr.tree.flags | FLAG_PSN_VALID;
+                tell_psn();
             }
             if (meta.verdict == ASK_LEAVES) {
                 hdr.tree.kind = TREE_ASK;

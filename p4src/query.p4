@@ -24,7 +24,7 @@ control Query(inout headers_t hdr,
         hdr.packet_in.generation = state[111:80];
         hdr.packet_in.message = state[79:48];
         hdr.packet_in.bitmap = state[47:16];
-        hdr.packet_in.chunks = state[15:8];
+        hdr.packet_in.chunks = state[15:8] & 0x1f; /* slots.p4: the op is above them */
         hdr.packet_in.flags = state[7:0];
         hdr.packet_in.age = standard_metadata.ingress_global_timestamp - claimed;
         hdr.packet_out.setInvalid();

@@ -15,11 +15,15 @@
 #include "acknowledged.p4"
 #include "placement.p4"
 
-/* A slot's state: generation 32 | message 32 | bitmap 32 | chunks 8 | flags 8. */
+/* A slot's state: generation 32 | message 32 | bitmap 32 | op 3 | chunks 5 | flags 8.
+ *
+ * Accumulators keep what older messages have left, of other jobs even. The state says which of them this message has written: those
+ * of as many chunks, and the second ones if the op takes them. So it is what nobody else can overwrite that decides, not what the
+ * message's first slot knew: whoever differs from it in op or chunks is added to nothing, and is told nothing that is stored. */
 #define SLOT_GENERATION(s) s[111:80]
 #define SLOT_MESSAGE(s)    s[79:48]
 #define SLOT_BITMAP(s)     s[47:16]
-#define SLOT_CHUNKS(s)     s[15:8]
+#define SLOT_SHAPE(s)      s[15:8]
 #define SLOT_FLAGS(s)      s[7:0]
 
 /* What becomes of a slot. */
@@ -32,13 +36,13 @@ const writes_t STORE   = 4; /* the payload in place of what is there */
 
 /* What a slot holds for a packet, a bit for each, and what the packet's sender has done for that. */
 typedef bit<7> holds_t;
-const holds_t HOLDS_DIFFERING  = 0b1000000; /* ranks disagree, as the message's first packet has shown */
-const holds_t HOLDS_OLDER      = 0b0100000; /* nothing, or what is of an older message or another generation */
-const holds_t HOLDS_NEWER      = 0b0010000;
-const holds_t HOLDS_OTHER_SIZE = 0b0001000;
-const holds_t HOLDS_OVER       = 0b0000100; /* the message's first slot is a newer one's: nothing of it crosses between racks any more */
-const holds_t HOLDS_SUM        = 0b0000010; /* of all workers */
-const holds_t HOLDS_ALL        = 0b0000001; /* all contributors are in */
+const holds_t HOLDS_DIFFERING   = 0b1000000; /* ranks disagree, as the message's first packet has shown */
+const holds_t HOLDS_OLDER       = 0b0100000; /* nothing, or what is of an older message or another generation */
+const holds_t HOLDS_NEWER       = 0b0010000;
+const holds_t HOLDS_OTHER_SHAPE = 0b0001000; /* what its first contributor has sent is of another op, or of another size */
+const holds_t HOLDS_OVER        = 0b0000100; /* the message's first slot is a newer one's: nothing of it crosses between racks any more */
+const holds_t HOLDS_SUM         = 0b0000010; /* of all workers */
+const holds_t HOLDS_ALL         = 0b0000001; /* all contributors are in */
 typedef bit<3> sender_t;
 const sender_t HAS_CONTRIBUTED = 0b100;
 const sender_t IS_THE_LAST     = 0b010;
@@ -49,21 +53,18 @@ const sender_t IS_AWAITED      = 0b001;
 #define RACK_OR_LEAF  RACK &&& 2w0b10
 #define RACK_OR_SPINE RACK &&& 2w0b01
 #define RESULT_OR_ASK RESULT &&& 2w0b10
-#define DIFFERING     HOLDS_DIFFERING  &&& 7w0b1000000
-#define OLDER         HOLDS_OLDER      &&& 7w0b1100000
-#define NEWER         HOLDS_NEWER      &&& 7w0b1110000
-#define OTHER_SIZE    HOLDS_OTHER_SIZE &&& 7w0b1111000
-#define OVER          HOLDS_OVER       &&& 7w0b1111100
-#define SUM           HOLDS_SUM        &&& 7w0b1111110
-#define ALL           HOLDS_ALL        &&& 7w0b1111111
-#define SOME          7w0              &&& 7w0b1111111
+#define DIFFERING     HOLDS_DIFFERING   &&& 7w0b1000000
+#define OLDER         HOLDS_OLDER       &&& 7w0b1100000
+#define NEWER         HOLDS_NEWER       &&& 7w0b1110000
+#define OTHER_SHAPE   HOLDS_OTHER_SHAPE &&& 7w0b1111000
+#define OVER          HOLDS_OVER        &&& 7w0b1111100
+#define SUM           HOLDS_SUM         &&& 7w0b1111110
+#define ALL           HOLDS_ALL         &&& 7w0b1111111
+#define SOME          7w0               &&& 7w0b1111111
 #define NEW           3w0              &&& 3w0b110
 #define LAST          IS_THE_LAST      &&& 3w0b110
 #define SEEN          HAS_CONTRIBUTED  &&& 3w0b101
 #define AWAITED       3w0b101          &&& 3w0b101
-
-/* What ranks that disagree get: they may have added to accumulators that an older message, of another job even, has left. */
-#define SILENCE(i) if (hdr.chunk[i].isValid()) { hdr.chunk[i].lanes = 0; }
 
 control Slots(inout headers_t hdr,
               inout metadata_t meta,
@@ -84,11 +85,13 @@ control Slots(inout headers_t hdr,
     counter(MAX_FLOWS, CounterType.packets_and_bytes) asked;      /* duplicates on a spine */
     counter(MAX_FLOWS, CounterType.packets_and_bytes) late;       /* a result or question that its slot has nothing for */
 
-    Accumulators() accumulators;
+    Accumulator() chunk_0;       /* at index 0, the aggregation header */
+    Accumulators() accumulators; /* the other chunks */
 
     slot_t slot = 0;
     bit<112> state = 0;
-    bit<8> chunks = 0;           /* the first contributor's */
+    bit<8> own_shape = 0;        /* op and chunks of this packet */
+    bit<8> shape = 0;            /* the first contributor's */
     bit<8> flags = 0;
     bit<112> first = 0;          /* state of the slot of the message's first packet */
     bit<AWAITED_BITS> acknowledged = 0;
@@ -102,18 +105,19 @@ control Slots(inout headers_t hdr,
     action read_slot() {
         slot = meta.region + ((meta.message & meta.window_mask) << meta.packets_shift) + (bit<32>)meta.index;
         slot_state.read(state, slot);
+        own_shape = meta.op[2:0] ++ meta.chunks[4:0];
     }
 
     /* It is empty for whoever comes now. */
     action find_older() {
         meta.bitmap = 0;
-        chunks = meta.chunks;
+        shape = own_shape;
         holds = HOLDS_OLDER;
     }
 
     action find_contributors() {
         meta.bitmap = SLOT_BITMAP(state);
-        chunks = SLOT_CHUNKS(state);
+        shape = SLOT_SHAPE(state);
         flags = SLOT_FLAGS(state);
     }
 
@@ -198,7 +202,7 @@ control Slots(inout headers_t hdr,
             (LEAF,           RESULT_OR_ASK, OLDER,      _):       count_late(                NOTHING, DISCARD);     /* late */
             (LEAF,           RESULT_OR_ASK, OVER,       _):       count_late(                NOTHING, DISCARD);     /* late */
             (LEAF,           RESULT_OR_ASK, SOME,       _):       count_late(                NOTHING, DISCARD);     /* late */
-            (_,              _,             OTHER_SIZE, _):       count_mismatch(            NOTHING, DISCARD);     /* other size */
+            (_,              _,             OTHER_SHAPE, _):      count_mismatch(            NOTHING, DISCARD);     /* other shape */
             (_,              _,             DIFFERING,  _):       count_mismatch(            NOTHING, DISCARD);     /* differs */
         }
     }
@@ -242,7 +246,7 @@ control Slots(inout headers_t hdr,
     }
 
     action store_state() {
-        slot_state.write(slot, meta.generation ++ meta.message ++ meta.bitmap ++ chunks ++ flags);
+        slot_state.write(slot, meta.generation ++ meta.message ++ meta.bitmap ++ shape ++ flags);
     }
 
     action mark_mismatch() {
@@ -316,8 +320,8 @@ control Slots(inout headers_t hdr,
             } else if (SLOT_FLAGS(first) & FLAG_MISMATCH != 0) {
                 holds = holds | HOLDS_DIFFERING;
             }
-            if (chunks != meta.chunks) {
-                holds = holds | HOLDS_OTHER_SIZE;
+            if (shape != own_shape) {
+                holds = holds | HOLDS_OTHER_SHAPE;
             }
         }
 
@@ -334,33 +338,20 @@ control Slots(inout headers_t hdr,
             if (writes == CLAIM) {
                 note_time();
             } else if (writes == STORE) {
-                chunks = meta.chunks;
+                shape = own_shape;
             }
-            accumulators.apply(hdr, meta, slot, first_op, op);
+            chunk_0.apply(hdr.chunk[0], meta.work, slot, first_op);
             if (meta.index == 0) {
                 /* Everybody learns from the result if ranks asked for different things; who asks again with a packet
-                 * of another size than the slot's is told alone. */
-                if (chunks != meta.chunks || (writes == ADD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
+                 * of another shape than the slot's is told alone. */
+                if (shape != own_shape || (writes == ADD && hdr.chunk[0].lanes[1911:1760] != meta.signature)) {
                     mark_mismatch();
                 }
                 if (flags & FLAG_MISMATCH != 0) {
-                    SILENCE(1)
-                    SILENCE(2)
-                    SILENCE(3)
-                    SILENCE(4)
-                    SILENCE(5)
-                    SILENCE(6)
-                    SILENCE(7)
-                    SILENCE(8)
-                    SILENCE(9)
-                    SILENCE(10)
-                    SILENCE(11)
-                    SILENCE(12)
-                    SILENCE(13)
-                    SILENCE(14)
-                    SILENCE(15)
+                    op = CHUNK_SILENT;
                 }
             }
+            accumulators.apply(hdr, meta, slot, op);
             if (writes != READ) {
                 store_state();
                 if (meta.from_leaf) {

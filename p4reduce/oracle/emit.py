@@ -26,12 +26,12 @@ def changed(value: _T, **fields: object) -> _T:
     return made
 
 
-def sum_on(flow: Flow, slot: Slot, index: int, like: RocePacket, psn: int) -> Out:
+def sum_on(flow: Flow, slot: Slot, fragment: Fragment, psn: int) -> Out:
     """The slot's sum as a packet of `flow`, shaped like the one that completed it, or asks again."""
-    size, opcode = len(like.payload), like.bth.opcode
-    payload = slot.load(index, size)
+    like, index, shape = fragment.packet, fragment.index, fragment.shape
+    opcode, payload = like.bth.opcode, slot.load(index, shape)
     if index == 0:
-        header, disagrees = bytearray(payload[:CHUNK_BYTES]), slot.disagrees(index, size)
+        header, disagrees = bytearray(payload[:CHUNK_BYTES]), slot.disagrees(index, shape)
         header[FLAGS_OFFSET] = Flags.RESULT | (Flags.MISMATCH if disagrees else Flags.NONE)
         header[RANK_OFFSET] = flow.rank
         payload = bytes(header) + payload[CHUNK_BYTES:]
@@ -70,8 +70,7 @@ def over(link: Link, packet: TreePacket) -> TreePacket:
 
 def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
     """What a leaf's slot holds, with the PSN of this packet on the flow that leaves the rack."""
-    like, index = fragment.packet, fragment.index
-    size = len(like.payload)
+    like, index, shape = fragment.packet, fragment.index, fragment.shape
     packet = TreePacket(
         ethernet=like.ethernet,
         ip=changed(like.ip, ttl=64),
@@ -80,20 +79,21 @@ def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
         opcode=like.bth.opcode,
         op=fragment.op,
         index=index,
-        flags=PSN_VALID | (MISMATCH if slot.disagrees(index, size) else 0),
+        flags=PSN_VALID | (MISMATCH if slot.disagrees(index, shape) else 0),
         generation=job.generation,
         message=fragment.message,
         psn=job.psn(len(job.flows) - 1, fragment.message, index),
-        payload=slot.load(index, size),
+        payload=slot.load(index, shape),
     )
     return over(link, packet).build()
 
 
-def to_leaf(slot: Slot, packet: TreePacket, link: Link, predecessor: int, *, asks: bool) -> bytes:
-    """What a spine's slot holds, or the question for it: `packet`, with the PSN that the predecessor told."""
-    size = len(packet.payload)
+def to_leaf(slot: Slot, fragment: Fragment, link: Link, predecessor: int, *, asks: bool) -> bytes:
+    """What a spine's slot holds, or the packet as a question; with the PSN that the predecessor told."""
+    packet, shape = fragment.tree, fragment.shape
+    assert packet is not None
     flags = PSN_VALID if predecessor in slot.psns else 0
-    if not asks and slot.disagrees(packet.index, size):
+    if not asks and slot.disagrees(packet.index, shape):
         flags |= MISMATCH
     return changed(
         over(link, packet),
@@ -101,5 +101,5 @@ def to_leaf(slot: Slot, packet: TreePacket, link: Link, predecessor: int, *, ask
         kind=Kind.ASK if asks else Kind.RESULT,
         flags=flags,
         psn=slot.psns.get(predecessor, 0),
-        payload=packet.payload if asks else slot.load(packet.index, size),
+        payload=packet.payload if asks else slot.load(packet.index, shape),
     ).build()

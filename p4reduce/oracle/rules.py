@@ -14,8 +14,13 @@ stored (4), or says who is late (3). What is older than its slot is needed by no
 The contributors of a rack are its workers, and of a spine the job's leaves. A leaf does both halves of it: it
 collects its workers as a rack does, sends up what they come to, and gives them the sum when it comes down.
 
-Index 0 begins with a header, from which differences between contributors are known: another size is no reason
-to drop it there. What `SwitchModel.compare` finds is counted beside what the row counts, and marks the sum.
+Index 0 begins with a header, from which differences between contributors are known: a shape that differs is
+no reason to drop it there. What `SwitchModel.compare` finds is counted beside what the row counts, and marks
+the sum.
+
+A slot's registers keep what older messages put there, of other jobs even. Its tag and its shape say which of
+them this message has written, and no others are read: every slot knows that by itself, as the first packet's
+slot, where a mismatch is known, may be a newer message's by now.
 """
 
 from __future__ import annotations
@@ -65,9 +70,9 @@ class Holds(Word):
     DIFFERING = "differing", "ranks differ, as the message's first packet has shown; this is a later one"
     OLDER = "older", "nothing, an older message's, or another generation's"
     NEWER = "newer", "a newer message's"
-    OTHER_SIZE = (
-        "other size",
-        "behind the first packet: the first contributor's payload was of another size",
+    OTHER_SHAPE = (
+        "other shape",
+        "behind the first packet: the first contributor's packet was of another op, or of another size",
     )
     OVER = (
         "over",
@@ -154,7 +159,7 @@ TABLE: Final = """
 | sum of leaf  | spine       | RESULT       | some       | any     | store  | sums    | results
 | sum again    | leaf, spine | RESULT       | sum        | any     | –      | –       | duplicate
 | late         | leaf        | RESULT, ASK  | older, over, some | any | –  | –       | late
-| other size   | any         | any          | other size | any     | –      | –       | mismatch
+| other shape  | any         | any          | other shape | any    | –      | –       | mismatch
 | differs      | any         | any          | differing  | any     | –      | –       | mismatch
 """
 
@@ -224,6 +229,11 @@ class Fragment:
         return len(self.packet.payload) // CHUNK_BYTES
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Op and chunks."""
+        return self.op, self.chunks
+
+    @property
     def flags(self) -> int:
         """Of the tree packet."""
         return 0 if self.tree is None else self.tree.flags
@@ -240,8 +250,8 @@ def case_of(job: Job | SpineJob, slot: Slot, fragment: Fragment) -> tuple[At, Br
         holds, seen = Holds.OLDER, set()
     elif slot.tag != tag:
         holds = Holds.NEWER
-    elif index and fragment.chunks != slot.count:
-        holds = Holds.OTHER_SIZE
+    elif index and fragment.shape != slot.shape:
+        holds = Holds.OTHER_SHAPE
     else:
         holds = Holds.SUM if slot.result else Holds.ALL if len(seen) == everybody else Holds.SOME
         crosses = at is At.LEAF and (holds is Holds.ALL or fragment.brings is not Brings.CONTRIBUTION)

@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from host_agent.wire import headers
 from host_agent.wire import psn as psn_math
-from host_agent.wire.aggregation import SIGNATURE, SUMMED_BIT, Op
+from host_agent.wire.aggregation import CHUNK_BYTES, SIGNATURE, SUMMED_BIT, Op
 from host_agent.wire.headers import Opcode, RocePacket
 from p4reduce.oracle import emit, placement
 from p4reduce.oracle.ecmp import choice
@@ -200,17 +200,20 @@ class SwitchModel:
 
     def update(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> None:
         """Where the rule sends nothing, more will be added."""
-        payload, op, more = fragment.packet.payload, fragment.op, rule.sends is Sends.NOTHING
+        payload, index, last = fragment.packet.payload, fragment.index, rule.sends is not Sends.NOTHING
         if rule.writes is Writes.CLAIM:
             self.claim(job, slot, (job.generation, fragment.message))
         if rule.writes is Writes.ADD:
             slot.mismatch |= self.compare(job, slot, fragment, adds=True)
-            slot.add(payload, op, fragment.index, last=not more)
         else:
-            slot.store(payload, fragment.index, op if more else Op.SUM)
+            slot.op, slot.count = fragment.shape
+        slot.mismatch |= fragment.flags & emit.MISMATCH != 0
+        if index == 0 and slot.mismatch:  # behind the header, nothing of what ranks disagree about is kept
+            payload = payload[:CHUNK_BYTES]
+        combine = slot.add if rule.writes is Writes.ADD else slot.store
+        combine(payload, fragment.op, index, last=last)
         slot.ranks.add(fragment.sender)
         slot.psns[fragment.sender] = fragment.psn
-        slot.mismatch |= fragment.flags & emit.MISMATCH != 0
         slot.result = rule.sends is Sends.SUMS
 
     def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
@@ -221,7 +224,7 @@ class SwitchModel:
         """Whether a header asks for something else than the first contributor's did."""
         payload = fragment.packet.payload
         differs = fragment.index == 0 and (
-            fragment.chunks != slot.count or (adds and payload[SIGNATURE] != slot.header[SIGNATURE])
+            fragment.shape != slot.shape or (adds and payload[SIGNATURE] != slot.header[SIGNATURE])
         )
         job.counters["mismatch"] += differs
         return differs
@@ -239,12 +242,12 @@ class SwitchModel:
 
     def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
         """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""
-        message, index, packet = fragment.message, fragment.index, fragment.packet
+        message, index = fragment.message, fragment.index
         here = job.flows if job.tree is None else job.flows[:-1]
         psns = [(flow, job.psn(place, message, index)) for place, flow in enumerate(here)]
         if job.tree is not None and fragment.flags & emit.PSN_VALID:  # else its sender asks its own leaf
             psns.append((job.tree.entering, fragment.psn))
-        return [emit.sum_on(flow, slot, index, packet, psn) for flow, psn in psns]
+        return [emit.sum_on(flow, slot, fragment, psn) for flow, psn in psns]
 
     def sum_again(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
         """On the sender's own flow, the ordinary way to the receiver."""
@@ -253,7 +256,7 @@ class SwitchModel:
             return []
         way = {"dst_port": route.port, "src_mac": route.src_mac, "dst_mac": route.dst_mac}
         flow = emit.changed(job.flows[fragment.sender], udp_src_port=packet.udp.src_port, **way)
-        return [emit.sum_on(flow, slot, fragment.index, packet, fragment.psn)]
+        return [emit.sum_on(flow, slot, fragment, fragment.psn)]
 
     def not_ready(self, job: Job, fragment: Fragment) -> Out:
         """To the sender, in its receiver's name."""
@@ -270,9 +273,8 @@ class SwitchModel:
 
     def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, fragment: Fragment, *, asks: bool) -> Out:
         """With the PSN on the flow that enters the leaf's rack: the one before it on the ring has told it."""
-        assert fragment.tree is not None
         port, before = job.leaves[leaf], (leaf - 1) % len(job.leaves)
-        return port, emit.to_leaf(slot, fragment.tree, self.links[port], before, asks=asks)
+        return port, emit.to_leaf(slot, fragment, self.links[port], before, asks=asks)
 
     # What goes on as in any router
 

@@ -91,16 +91,23 @@ class Slot:
     `psns`: the PSN that each one's packet had. `result`: it holds the sum of all workers. `chunks` and
     `seconds` are what the registers hold, the first contributor's header included: `seconds` are the second
     numbers of lanes, while halves are added up. A chunk's lanes are replaced, never written into.
+    `shape`: what the first contributor's packet was, which says which of them `tag` has written.
     """
 
     tag: Tag | None = None
     ranks: set[int] = field(default_factory=set)
     chunks: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
     seconds: list[NDArray[np.int32]] = field(default_factory=_NEVER_WRITTEN.copy)
-    count: int = 0  # chunks in the first contributor's packet
+    op: int = Op.PASS  # the first contributor's
+    count: int = 0  # chunks in its packet
     mismatch: bool = False
     result: bool = False
     psns: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Op and chunks: what every packet that is added here has to have."""
+        return self.op, self.count
 
     def behind(self, tag: Tag) -> bool:
         """It may be claimed for `tag`: what it holds is older, or another generation's."""
@@ -115,16 +122,15 @@ class Slot:
         """Forget all but the lanes."""
         self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
 
-    def store(self, payload: bytes, index: int, op: int = Op.SUM) -> None:
+    def store(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
         """In place of what is there; chunks that the payload does not have keep what they hold.
 
-        `op` SUM_HALF: more is to be added.
+        `last`: nothing is to be added.
         """
         values = lanes_of(payload)
-        self.count = len(values)
-        self.chunks[: self.count] = values
-        if op == Op.SUM_HALF:
-            for chunk in range(index == 0, self.count):  # a header is none
+        self.chunks[: len(values)] = values
+        if op == Op.SUM_HALF and not last:
+            for chunk in range(index == 0, len(values)):  # a header is none
                 self.chunks[chunk], self.seconds[chunk] = half.numbers(values[chunk])
 
     def add(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
@@ -144,19 +150,20 @@ class Slot:
             else:
                 self.chunks[chunk] = _COMBINE[op](old, value)
 
-    def disagrees(self, index: int, size: int) -> bool:
-        """Ranks do, or whoever gets this many bytes of it has asked for another number."""
-        return self.mismatch or (index == 0 and size != self.count * CHUNK_BYTES)
+    def disagrees(self, index: int, shape: tuple[int, int]) -> bool:
+        """Ranks do, or whoever gets it has asked for another shape."""
+        return self.mismatch or (index == 0 and shape != self.shape)
 
-    def load(self, index: int, size: int) -> bytes:
-        """`size` bytes of what is stored.
+    def load(self, index: int, shape: tuple[int, int]) -> bytes:
+        """What is stored, for who has sent a packet of that shape.
 
-        Where ranks disagree there is nothing to be had but the header: zeros, and none of what an older
-        message, of another job even, may have left.
+        Where ranks disagree there is nothing to be had but the header, and zeros: behind it, the chunks may
+        have what an older message, of another job even, has left.
         """
-        if index == 0 and self.disagrees(index, size):
-            return self.header.ljust(size, b"\0")
-        return np.concatenate(self.chunks[: size // CHUNK_BYTES]).astype(_LANE).tobytes()
+        _, count = shape
+        if index == 0 and self.disagrees(index, shape):
+            return self.header.ljust(count * CHUNK_BYTES, b"\0")
+        return np.concatenate(self.chunks[:count]).astype(_LANE).tobytes()
 
 
 @dataclass

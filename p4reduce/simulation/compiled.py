@@ -12,6 +12,13 @@ from p4src import CPU_PORT, HISTORY_MESSAGES, JSON_PATH, MAX_CHUNKS
 from soft_switch.dataplane import DataPlane, Exact, Lpm
 
 _NONCE = slice(1, 5)  # of a packet to the controller, behind its op
+ACCUMULATORS = ("sums", "second_sums")  # of each chunk; the second is for halves that are being added up
+
+
+def accumulator(chunk: int, register: str) -> str:
+    """The full name of a chunk's register; the first chunk's is apart, as it can be a header."""
+    place = "chunk_0" if chunk == 0 else f"accumulators.chunk_{chunk}"
+    return f"SwitchIngress.slots.{place}.{register}"
 
 
 class CompiledSwitch:
@@ -63,15 +70,13 @@ class CompiledSwitch:
     def forget(self, slots: Iterable[int]) -> None:
         """Empty registers: what these slots and all flows hold is of generation 0 then, which nobody has.
 
-        A forged SUM_HALF adds to second numbers that nobody has put there.
+        Accumulators are emptied only because tests compare them: no packet is told what an older one left.
         """
         for slot in slots:
             self.plane.register_write("SwitchIngress.slot_state", slot, 0)
             for chunk in range(MAX_CHUNKS):
-                self.plane.register_write(f"SwitchIngress.slots.accumulators.chunk_{chunk}.sums", slot, 0)
-                self.plane.register_write(
-                    f"SwitchIngress.slots.accumulators.chunk_{chunk}.second_sums", slot, 0
-                )
+                for register in ACCUMULATORS:
+                    self.plane.register_write(accumulator(chunk, register), slot, 0)
         for flow in self._flows:
             self.plane.register_write("SwitchIngress.latest_message", flow, 0)
             self.plane.register_write("SwitchIngress.awaited_psns", flow, 0)

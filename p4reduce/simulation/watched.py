@@ -84,7 +84,7 @@ class WatchedSwitch(EntrySwitch):
 
     def _check_sum(self, generation: int, fragment: Fragment, slot: Slot) -> None:
         message, index = fragment.message, fragment.index
-        lanes = slot.load(index, len(fragment.packet.payload))
+        lanes = slot.load(index, fragment.shape)
         if index == 0:
             lanes = lanes[CHUNK_BYTES:]
         known = self.sums.setdefault((generation, message, index), lanes)

@@ -55,7 +55,7 @@ const bit<8> OP_SUM  = 1;
 const bit<8> OP_MAX  = 2;
 const bit<8> OP_SUM_HALF = 3; /* of binary16: p4src/accumulator.p4 */
 const bit<8> OP_MAX_HALF = 4; /* of lanes of 16 bits */
-const bit<8> OP_LAST = OP_MAX_HALF; /* none above it is known */
+const bit<8> OP_LAST = OP_MAX_HALF; /* none above it is known; a slot has 3 bits for it */
 
 /* In BTH's reserved bits, which receivers ignore: set on every packet of a result, so that our own hosts never take
  * another packet for one, whatever path it came. No host may send it. */

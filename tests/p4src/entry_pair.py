@@ -11,7 +11,8 @@ import numpy.typing as npt
 from controller.entries import Entry
 from p4reduce.oracle.comparing import describe
 from p4reduce.oracle.from_entries import EntrySwitch
-from p4reduce.simulation.compiled import CompiledSwitch, are_alike
+from p4reduce.oracle.state import Slot
+from p4reduce.simulation.compiled import ACCUMULATORS, CompiledSwitch, accumulator, are_alike
 from tests.p4src.rack import COUNTER_NAMES
 
 FLOW_COUNTERS = {
@@ -86,16 +87,20 @@ class EntryPair:
     def assert_slots_agree(self) -> None:
         """On all that each holds: its tag, who is in it, and both numbers of every chunk, written or not."""
         for number, slot in self.model.registers.items():
-            (generation, message), flags = slot.tag or (0, 0), slot.result | slot.mismatch << 1
-            bitmap = sum(1 << place for place in slot.ranks)
-            expected = generation << 80 | message << 48 | bitmap << 16 | slot.count << 8 | flags
-            assert self.plane.register_read("SwitchIngress.slot_state", number) == expected
+            assert self.plane.register_read("SwitchIngress.slot_state", number) == state_of(slot)
             for chunk, held in enumerate(zip(slot.chunks, slot.seconds, strict=True)):
-                for register, lanes in zip(("sums", "second_sums"), held, strict=True):
-                    name = f"SwitchIngress.slots.accumulators.chunk_{chunk}.{register}"
+                for register, lanes in zip(ACCUMULATORS, held, strict=True):
+                    name = accumulator(chunk, register)
                     known = int.from_bytes(lanes.astype(">i4").tobytes(), "big")
                     assert self.plane.register_read(name, number) == known, f"slot {number}: {name}"
 
     def _read(self) -> dict[str, npt.NDArray[np.uint64]]:
         names = {**FLOW_COUNTERS, **PORT_COUNTER_NAMES}
         return {name: self.plane.counter_read_all(full) for name, full in names.items()}
+
+
+def state_of(slot: Slot) -> int:
+    """What the program's `slot_state` has where the model has this."""
+    (generation, message), flags = slot.tag or (0, 0), slot.result | slot.mismatch << 1
+    bitmap, shape = sum(1 << place for place in slot.ranks), slot.op << 5 | slot.count
+    return generation << 80 | message << 48 | bitmap << 16 | shape << 8 | flags

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from host_agent.wire.aggregation import MAGIC, SIGNATURE
 from host_agent.wire.headers import RocePacket
 from p4reduce.oracle.tree_packets import TREE_VERSION, Kind, TreePacket
+
+_MAGIC = MAGIC.to_bytes(4, "big")
+_MESSAGE = slice(12, 16)  # of an aggregation header
 
 
 def something_else(chance: Random, frames: list[tuple[int, bytes]]) -> tuple[int, bytes]:
@@ -41,7 +45,7 @@ def other_tree_field(chance: Random, packet: TreePacket) -> bytes:
         {"kind": chance.choice([*Kind, 0, 6])},
         {"kind": chance.choice([*Kind, 0, 6])},
         {"opcode": chance.randrange(5)},
-        {"op": chance.choice([0, 1, 2, 4, 5, 255])},  # a forged SUM_HALF adds to what others left
+        {"op": chance.choice([0, 1, 2, 3, 4, 5, 255])},
         {"index": chance.choice([packet.index ^ 1, chance.randrange(256)])},
         {"flags": chance.randrange(8)},
         {"generation": (packet.generation + chance.choice([-1, 1])) % 2**32},
@@ -55,6 +59,17 @@ def other_tree_field(chance: Random, packet: TreePacket) -> bytes:
         {"ip": replace(packet.ip, identification=chance.randrange(2**16), flags=chance.choice([0, 2]))},
     ]
     return replace(packet, **chance.choice(changed)).build()
+
+
+def other_header(chance: Random, payload: bytes) -> bytes:
+    """An aggregation header that asks for another op, or is of the message that takes the same slots next."""
+    head = bytearray(payload)
+    if chance.random() < 0.5:
+        head[SIGNATURE.start] = chance.randrange(6)
+    else:
+        message = int.from_bytes(head[_MESSAGE], "big") + chance.choice([1, 2, 4, 8, 16])
+        head[_MESSAGE] = (message % 2**32).to_bytes(4, "big")
+    return bytes(head)
 
 
 def other_field(chance: Random, frame: bytes) -> bytes:
@@ -77,6 +92,8 @@ def other_field(chance: Random, frame: bytes) -> bytes:
     if packet.aeth is not None:
         syndrome = chance.choice([0x1F, 0x60, 0x2C, 0x61])
         changed.append(replace(packet, aeth=replace(packet.aeth, syndrome=syndrome)))
+    if packet.payload.startswith(_MAGIC):  # what a member may say that differs from the others, or runs ahead
+        changed += [replace(packet, payload=other_header(chance, packet.payload))] * 4
     chosen = chance.choice(changed)
     if packet.aeth is not None and chosen.bth.opcode != bth.opcode:
         chosen = replace(chosen, aeth=None, payload=bytes(16))

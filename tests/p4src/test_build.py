@@ -101,6 +101,12 @@ def test_registers_hold_what_is_promised() -> None:
     assert p4src.MAX_RANKS >= 32
 
 
+def test_a_slot_tells_every_op_and_size_from_every_other() -> None:
+    """Its state has 3 bits for the op and 5 for the number of chunks."""
+    assert aggregation.LAST_OP < 2**3
+    assert p4src.MAX_CHUNKS < 2**5
+
+
 def test_codes_are_the_same_in_p4_and_python() -> None:
     p4 = constants(P4_HEADERS)
     assert p4["AGGREGATION_MAGIC"] == aggregation.MAGIC

@@ -80,7 +80,7 @@ IN_A_RACK: dict[str, Callable[[World], Any]] = {
     "3 not ready": lambda w: w.sends(A, A),
     "4 replay": lambda w: w.sends(A, B, C, A),
     "5 stale": lambda w: w.sends(*STALE),
-    "other size": lambda w: w.sends(*SIZES) or w.send(1, 0, 1, chunks=2),
+    "other shape": lambda w: w.sends(*SIZES) or w.send(1, 0, 1, chunks=2),
     "differs": lambda w: w.sends(A) or w.send(1, 0, 0, **DIFFERENT) or w.send(0, 0, 1),
 }
 AT_A_LEAF: dict[str, Callable[[World], Any]] = {
@@ -101,7 +101,7 @@ AT_A_LEAF: dict[str, Callable[[World], Any]] = {
     "sum for rack": lambda w: w.leaf(w.sum()),
     "sum again": twice(World.sum, World.leaf),
     "late": lambda w: w.leaf(w.partial(kind=Kind.ASK)),
-    "other size": lambda w: w.sends(A, B, (0, 0, 1)) or w.send(1, 0, 1, chunks=2),
+    "other shape": lambda w: w.sends(A, B, (0, 0, 1)) or w.send(1, 0, 1, chunks=2),
     "differs": lambda w: w.sends(A) or (w.send(1, 0, 0, **DIFFERENT) and w.send(0, 0, 1)),
 }
 AT_A_SPINE: dict[str, Callable[[World], Any]] = {
@@ -117,7 +117,7 @@ AT_A_SPINE: dict[str, Callable[[World], Any]] = {
     ),
     "sum of leaf": lambda w: w.spine(w.whole_rack()) or w.spine(w.partial(kind=Kind.RESULT), 2),
     "sum again": twice(World.sum, World.spine),
-    "other size": lambda w: (
+    "other shape": lambda w: (
         w.spine(w.partial(2, index=1)) or w.spine(w.partial(2, index=1, payload=b"\1" * 256))
     ),
     "differs": lambda w: w.spine(w.partial(flags=TreeFlags.MISMATCH)) or w.spine(w.partial(index=1)),

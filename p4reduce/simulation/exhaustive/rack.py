@@ -151,7 +151,7 @@ class Rack:
                 sum(1 << (place - turn) % ranks for place in slot.ranks),
                 slot.mismatch,
                 slot.result,
-                slot.count,
+                slot.shape,
                 self._held(slot, n % job.packets),
             )
             for n, slot in enumerate(job.slots)
@@ -216,7 +216,7 @@ class Rack:
 
 
 def _lanes(slot: Slot, index: int) -> bytes:
-    stored = slot.load(index, slot.count * CHUNK_BYTES)
+    stored = slot.load(index, slot.shape)
     return stored[CHUNK_BYTES:] if index == 0 else stored
 
 

@@ -174,7 +174,7 @@ def numbers(payload: bytes, op: int, *, header: bool) -> str:
 def slot_numbers(slot: Slot, index: int, op: int, *, more: bool) -> str:
     """The first that a slot's accumulators hold; `more` are to be added."""
     first = int(index == 0)
-    if slot.count <= first:
+    if slot.count <= first or (first and slot.mismatch):  # there is nothing of this message
         return ""
     lanes = slot.chunks[first]
     if op == Op.SUM_HALF and more:
