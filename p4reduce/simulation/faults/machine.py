@@ -41,6 +41,10 @@ class Owner(Protocol):
     has_given_up: bool
 
     @property
+    def plan_size(self) -> int:
+        """How many machines the job began with."""
+
+    @property
     def over(self) -> bool: ...
     @property
     def in_job(self) -> Member: ...
@@ -222,8 +226,7 @@ class InMachine:
         work = worker.work
         words = f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
         digest = hashlib.sha256(repr(_compared(work)).encode()).digest()
-        machines = self._place().seen.size // self.gang.size
-        root = work.root % machines * self.gang.size if work.name == "broadcast" else None
+        root = work.root % worker.plan_size * self.gang.size if work.name == "broadcast" else None
         return Asked(words, digest, root=root, strict=work.strict)
 
     def _place(self) -> Place:

@@ -247,6 +247,11 @@ class Worker(Agent):
         return work.cancelled or [self.joined_as, collective] in self.job.plan.cancels
 
     @property
+    def plan_size(self) -> int:
+        """How many workers its job began with."""
+        return self.job.plan_size
+
+    @property
     def work(self) -> Work:
         """The user's call that runs, or is made next."""
         return self.job.plan.work[self.collective]
@@ -594,10 +599,10 @@ class Worker(Agent):
         if self.machine is not None:
             place: int | None = self.machine.root
         else:
-            asked = self.in_job.view_at(self.collective)
-            place = view.place_of(asked.members[root % asked.world_size])
+            asked, rank = self.in_job.view_at(self.collective), root % self.plan_size
+            place = view.place_of(asked.members[rank]) if rank < asked.world_size else None
         if place is None:
-            raise RefusedError(f"{self}: the worker that was the root has died")
+            raise RefusedError(f"{self}: the worker that was the root has died, or there was none")
         self._root_member = view.members[place]
         return place
 

@@ -314,12 +314,6 @@ def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gang, "_difference", lambda self: "")
 
 
-def is_there_alone(self: Gang, mate: int) -> bool:
-    """Wherever it stands after whatever renewal."""
-    notice = self._mates.get(mate)
-    return notice is not None and notice.step >= self.step
-
-
 def a_cancelled_call_takes_no_step(patch: pytest.MonkeyPatch) -> None:
     """The next call takes its number."""
     begin = Gang.begin
@@ -376,7 +370,6 @@ MUTANTS = [
     Mutant("mates are not compared", mates_start_alone, 80, gang),
     Mutant("a cancelled call takes no step", a_cancelled_call_takes_no_step, 80, gang),
     Mutant("machines count apart", machines_count_steps_apart, 5, forgetful_gang),
-    Mutant("mates meet after any renewal", sets(Gang, "_is_there", is_there_alone), 120, broadcasting_gang),
     Mutant("a plane is refused alone", sets(Gang, "_way_of", lambda self, mate: self._way), 120, gang),
     Mutant("ranks change over at once", ranks_change_over_at_once, 120, broadcasting_gang),
     Mutant("nothing is missing", sets(lost, "first_missing", lambda *slots: None), 10, bereaved),
