@@ -1,0 +1,110 @@
+"""The files whose mutants are looked for, and by what: the tests that are nearest first, then wider ones."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tests.mutants import rules
+from tests.mutants.finding import ROOT, Scope, Seeds, Step, Tests, import_changed
+from tests.mutants.making import Mutant, mutants_of
+
+SEEDS: Final = (Seeds(1, 100), Seeds(101, 2000))
+
+
+@dataclass(frozen=True)
+class Target:
+    """`steps`: in their order, until one finds a mutant."""
+
+    mutants: Callable[[], list[Mutant]]
+    steps: tuple[Step, ...]
+
+
+def of_file(path: str) -> Callable[[], list[Mutant]]:
+    """Whatever mutants a Python file has."""
+
+    def make() -> list[Mutant]:
+        file = ROOT / path
+        tree = ast.parse(file.read_text())
+
+        def changed(mutant: Mutant) -> Mutant:
+            def change() -> None:
+                mutant.change()
+                import_changed(file, tree)
+
+            return replace(mutant, change=change)
+
+        return [changed(mutant) for mutant in mutants_of(file, path, tree)]
+
+    return make
+
+
+def _scopes(*names: str) -> tuple[Step, ...]:
+    return tuple(map(Scope, names))
+
+
+_CONTROL: Final = _scopes("control-elastic", "control-break", "control-crash", "control-move", "control-renumber")
+_ORACLE: Final = Tests(("tests/p4reduce/oracle",))
+_PROGRAM: Final = Tests(("tests/p4src/test_rules.py",), marks="not emulation and not long")
+_FABRICS: Final = Tests(
+    ("tests/p4src/test_against_model.py", "tests/p4src/test_fabric_against_model.py"), marks="not emulation and not long"
+)
+# What says the same as a row says, elsewhere, is no behaviour.
+_BEHAVIOUR: Final = Tests(
+    ("tests/p4reduce/oracle", "tests/p4reduce/simulation"), ("--deselect=tests/p4reduce/oracle/test_rules.py",)
+)
+_PAIRS: Final = _scopes("pair", "pair-packets", "trio")
+
+TARGETS: Final[dict[str, Target]] = {
+    "host_agent/member.py": Target(
+        of_file("host_agent/member.py"),
+        (
+            Tests(("tests/host_agent/test_member.py",)),
+            Tests(("tests/host_agent/test_execution.py", "tests/p4reduce/simulation/exhaustive/test_control.py")),
+            *_CONTROL,
+            *SEEDS,
+        ),
+    ),
+    "host_agent/session.py": Target(
+        of_file("host_agent/session.py"),
+        (
+            Tests(("tests/host_agent/test_session.py",)),
+            Tests(
+                (
+                    "tests/host_agent/test_controller_session.py",
+                    "tests/p4reduce/simulation/exhaustive/test_control.py",
+                )
+            ),
+            *_CONTROL,
+            *SEEDS,
+        ),
+    ),
+    "host_agent/machine/gang.py": Target(
+        of_file("host_agent/machine/gang.py"),
+        (Tests(("tests/host_agent/machine",)), *SEEDS),
+    ),
+    "controller/jobs/states.py": Target(
+        of_file("controller/jobs/states.py"),
+        (
+            Tests(("tests/controller/jobs/test_states.py",)),
+            Tests(("tests/controller/jobs",)),
+            Tests(("tests/controller/orchestration", "tests/p4reduce/simulation/exhaustive/test_control.py")),
+            *_CONTROL,
+            *SEEDS,
+        ),
+    ),
+    "p4reduce/oracle/rules.py": Target(of_file("p4reduce/oracle/rules.py"), (_ORACLE, _PROGRAM, _FABRICS, *_PAIRS, *SEEDS)),
+    "p4reduce/oracle/slot_rules.py": Target(
+        of_file("p4reduce/oracle/slot_rules.py"), (_ORACLE, _PROGRAM, _FABRICS, *_PAIRS, *SEEDS)
+    ),
+    "table:oracle": Target(rules.of_the_oracle, (_ORACLE, Tests(("tests/p4src/test_rule_table.py",)))),
+    "table:program": Target(
+        rules.of_the_program, (Tests(("tests/p4src/test_rule_table.py",)), _PROGRAM, _FABRICS)
+    ),
+    "table:both": Target(
+        lambda: rules.of_the_oracle(columns=("writes", "sends", "counts"), rows=False),
+        (_BEHAVIOUR, *_PAIRS, *SEEDS),
+    ),
+}
