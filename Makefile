@@ -5,20 +5,21 @@
 # make test-roce   those: what qemu and its image take is set up first (make roce-image: only that)
 # make soak   mixed jobs under changing faults for half an hour (SOAK="--minutes 5 --seed 7" changes that)
 # make sanitize   tests of the native code under sanitizers (SANITIZE="address tests/host_agent/transport" is one run of some)
+# make mutants   change the tables and machines that decide, one thing at a time: who finds it? (ONLY=host_agent/member.py)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
 # make pages  build/pages/*.html: the protocol, packet by packet (examples/protocol)
 # make dist   dist/*.tar.gz, and dist/*.whl made of it                make setup / make clean
 #
-# Variables: VENV (.venv), DEMO, TEST, SOAK and SANITIZE (options for `p4reduce demo`, pytest, `python -m p4reduce.workloads.soak`,
-# `python -m tests.sanitized`).
+# Variables: VENV (.venv), DEMO, TEST, SOAK, SANITIZE and ONLY (options for `p4reduce demo`, pytest, `python -m p4reduce.workloads.soak`,
+# `python -m tests.sanitized`, `python -m tests.mutants`).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-long test-loaded test-roce soak sanitize roce-image roce-system gloo check pages dist clean setup
+.PHONY: demo test test-long test-loaded test-roce soak sanitize mutants roce-image roce-system gloo check pages dist clean setup
 
 VENV ?= .venv
 # Tests at once: those of emulated clusters mostly wait.
@@ -63,6 +64,9 @@ soak: $(STAMPS)/native
 
 sanitize: $(STAMPS)/test $(STAMPS)/native
 	@$(if $(SANITIZE),$(BIN)/python -m tests.sanitized $(SANITIZE),$(BIN)/python -m tests.sanitized address && $(BIN)/python -m tests.sanitized thread)
+
+mutants: $(STAMPS)/test $(STAMPS)/native
+	@$(BIN)/python -m tests.mutants $(ONLY)
 
 roce-image: roce-system $(STAMPS)/native
 	@$(BIN)/python -m topologies.machines

@@ -1,7 +1,7 @@
 """python -m tests.mutants: make one change after the other, and say which no test, scope or seed finds.
 
-The exit code is 1 where one survives that `accepted.yaml` does not name with a reason, or where that file names
-one that is found, or that there is no more.
+The exit code is 1 where one survives that `accepted.yaml` does not name with a reason, or where that file
+names one that is found, or that there is no more.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all")
     parser.add_argument("--kinds", default=",".join(KINDS), help="look by these alone")
+    parser.add_argument("--steps", type=int, help="look by the first so many steps alone: for a first look")
     parser.add_argument("--match", default="", help="mutants that have this in their name alone")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="write what became of each mutant there")
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
 def run(names: Sequence[str], options: argparse.Namespace) -> int:
     reasons, started, wrong = accepted(), time.monotonic(), 0
     verdicts: dict[str, list[Verdict]] = {}
+    whole = not options.match and options.steps is None and options.kinds == ",".join(KINDS)
     finder = Finder(options.processes, lambda verdict: say(verdict))
     for name in names:
         target = TARGETS[name]
@@ -73,6 +75,7 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
                 print(f"{mutant.path}:{mutant.line}: {mutant.name}")
             continue
         steps = [step for step in target.steps if step.kind in options.kinds.split(",")]
+        steps = steps[: options.steps]
         print(f"== {name}: {len(mutants)} mutants", flush=True)
         finder.measure(steps)
         verdicts[name] = finder.find(mutants, steps)
@@ -86,7 +89,7 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
         columns = [len(found), *(counts[kind] for kind in KINDS), len(survivors), len(survivors & set(known))]
         print(f"{name:32}" + "".join(f"{column:>9}" for column in columns))
         every = {verdict.mutant.name for verdict in found}
-        stale = set(known) - survivors if not options.match and options.kinds == ",".join(KINDS) else set()
+        stale = set(known) - survivors if whole else set()
         wrong += len(survivors - set(known)) + len(stale)
         for old in sorted(stale):
             print(f"   {ACCEPTED.name} names {old!r}, which {'is found' if old in every else 'is not there'}")

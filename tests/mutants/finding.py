@@ -1,8 +1,8 @@
-"""Look for mutants: by tests, by scopes and by seeds, each in a process of its own that is forked from this one.
+"""Look for mutants: by tests, by scopes and by seeds, each in a process that is forked from this one.
 
-This process has imported what the steps need of other people's code, and nothing of ours: a child imports that
-anew, with the mutant in it, which takes half a second. A child that takes ten times as much processor time as
-it does without a mutant hangs, and so the mutant is found.
+This process has imported what the steps need of other people's code, and nothing of ours: a child imports
+that anew, with the mutant in it. So the tests of one file take it half a second. A child that takes ten times as
+much processor time as it does without a mutant hangs, and so the mutant is found.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 | what | becomes |
 | --- | --- |
-| the condition of an `if`, a loop, a guard; what says yes or no and is returned or kept | always true; always false |
+| a condition (`if`, `while`, a guard, a yes or no that is returned or kept) | always true; always false |
 | an operand of `and` or `or` | left out |
 | a comparison | its border moves (`<`, `<=`), or it is turned around (`==`, `!=`) |
 | `True` and `False`; `min` and `max`; `+` and `-` | each other |
@@ -21,6 +21,7 @@ import ast
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ _SWAPS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
+_DROPPED: Final = (ast.AugAssign, ast.Delete, ast.Break, ast.Continue, ast.Expr)
 _BORDERS: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 
 
@@ -125,7 +127,9 @@ class _Maker:
         for place, node in _children(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 inside = f"{where}.{node.name}" if where else node.name
-                yield from self.code(node, inside) if isinstance(node, ast.ClassDef) else self.body(node, inside)
+                yield from (
+                    self.code(node, inside) if isinstance(node, ast.ClassDef) else self.body(node, inside)
+                )
             elif isinstance(node, ast.If | ast.Try | ast.With):
                 yield from self.code(node, where)
             elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda):
@@ -154,62 +158,41 @@ class _Maker:
             name = f"{where}: without `case {_spelt(node.pattern)}`"
             cases = getattr(place.parent, place.field)
             if len(cases) > 1:
-                yield self.made(node.pattern, name, lambda: cases.remove(node))
+                yield self.made(node.pattern, name, partial(cases.remove, node))
 
     def expression(self, place: Place, node: Any, where: str) -> Iterator[Mutant]:
         whole = _is_condition(place, node)
         if whole:
             for value in (True, False):
                 name = f"{where}: `{_spelt(node)}` is always {value}"
-                yield self.made(node, name, lambda value=value: place.put(ast.Constant(value)))
+                yield self.made(node, name, partial(place.put, ast.Constant(value)))
         if isinstance(node, ast.BoolOp):
             for operand in node.values:
                 name = f"{where}: without `{_spelt(operand)}` in `{_spelt(node)}`"
-                yield self.made(operand, name, lambda operand=operand: _leave_out(place, node, operand))
+                yield self.made(operand, name, partial(_leave_out, place, node, operand))
         elif isinstance(node, ast.Compare) and len(node.ops) == 1:
             if isinstance(node.ops[0], _BORDERS) or not whole:
                 before, swapped = _spelt(node), _SWAPS[type(node.ops[0])]()
                 after = _spelt(ast.Compare(node.left, [swapped], node.comparators))
                 change = Place(node, "ops", 0)
-                yield self.made(node, f"{where}: `{before}` is `{after}`", lambda: change.put(swapped))
+                yield self.made(node, f"{where}: `{before}` is `{after}`", partial(change.put, swapped))
         elif isinstance(node, ast.Constant) and isinstance(node.value, bool):
             name = f"{where}: {not node.value} in `{_spelt(place.parent)}`"
-            yield self.made(node, name, lambda: place.put(ast.Constant(not node.value)))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+            yield self.made(node, name, partial(place.put, ast.Constant(not node.value)))
+        elif (
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max")
+        ):
             other = "max" if node.func.id == "min" else "min"
             name = f"{where}: {other} in `{_spelt(node)}`"
-            yield self.made(node, name, lambda: setattr(node.func, "id", other))
+            yield self.made(node, name, partial(setattr, node.func, "id", other))
         elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
             swapped_op = ast.Sub() if isinstance(node.op, ast.Add) else ast.Add()
             name = f"{where}: `{_spelt(node)}` is `{_spelt(ast.BinOp(node.left, swapped_op, node.right))}`"
-            yield self.made(node, name, lambda: setattr(node, "op", swapped_op))
+            yield self.made(node, name, partial(setattr, node, "op", swapped_op))
 
     def statement(self, place: Place, node: Any, where: str) -> Iterator[Mutant]:
-        def without(what: ast.AST, change: Callable[[], None]) -> Mutant:
-            return self.made(node, f"{where}: without `{_spelt(what)}`", change)
-
-        docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if isinstance(node, ast.Assign) and not all(isinstance(target, ast.Name) for target in node.targets):
-            if len(node.targets) > 1:
-                for target in node.targets:
-                    change = lambda target=target: node.targets.remove(target)  # noqa: E731
-                    yield without(ast.Assign([target], node.value, lineno=0), change)
-            elif isinstance(node.targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
-                for target, value in zip(node.targets[0].elts, node.value.elts, strict=True):
-                    if not isinstance(target, ast.Name):
-                        change = lambda pair=(target, value): _unpack_without(node, *pair)  # noqa: E731
-                        yield without(ast.Assign([target], value, lineno=0), change)
-            else:
-                yield without(node, lambda: place.put(ast.Pass()))
-        elif isinstance(node, ast.AnnAssign):
-            if node.value is not None and not isinstance(node.target, ast.Name):
-                yield without(node, lambda: place.put(ast.Pass()))
-        elif isinstance(node, ast.AugAssign | ast.Delete | ast.Break | ast.Continue) or (
-            isinstance(node, ast.Expr) and not docstring
-        ):
-            yield without(node, lambda: place.put(ast.Pass()))
-        elif isinstance(node, ast.Return) and not (node.value is not None and _is_last(place, node)):
-            yield without(node, lambda: place.put(ast.Pass()))
+        for what, change in _left_out(place, node, declares=where.endswith("__init__")):
+            yield self.made(node, f"{where}: without `{_spelt(what)}`", change)
 
     # What tables say
 
@@ -234,8 +217,9 @@ class _Maker:
     ) -> Iterator[Mutant]:
         if isinstance(node, ast.Dict):
             for i, (key, value) in enumerate(zip(node.keys, node.values, strict=True)):
+                assert key is not None
                 row = f"{where}[{_spelt(key)}]"
-                yield self.made(key, f"{row}: without the row", lambda i=i: _drop_row(node, i))
+                yield self.made(key, f"{row}: without the row", partial(_drop_row, node, i))
                 yield from self.cell(Place(node, "keys", i), key, row, columns, ("key",))
                 yield from self.cell(Place(node, "values", i), value, row, columns, ("value",))
         elif isinstance(node, ast.Tuple | ast.List | ast.Set):
@@ -250,9 +234,7 @@ class _Maker:
         else:
             for other in self.others(node, columns.get(column, [])):
                 change = ast.parse(other, mode="eval").body
-                yield self.made(
-                    node, f"{where}: {other} for {_spelt(node)}", lambda change=change: place.put(change)
-                )
+                yield self.made(node, f"{where}: {other} for {_spelt(node)}", partial(place.put, change))
 
     def others(self, node: ast.AST, column: list[str]) -> list[str]:
         """The other values that a cell may have."""
@@ -279,12 +261,12 @@ class _Maker:
     def members(self, node: Any, where: str, members: list[str]) -> Iterator[Mutant]:
         has = [ast.unparse(element) for element in node.elts]
         for element in node.elts:
-            change = lambda element=element: node.elts.remove(element)  # noqa: E731
+            change = partial(node.elts.remove, element)
             yield self.made(element, f"{where}: without {_spelt(element)}", change)
         for member in members:
             if member not in has:
                 added = ast.parse(member, mode="eval").body
-                yield self.made(node, f"{where}: {member} too", lambda added=added: node.elts.append(added))
+                yield self.made(node, f"{where}: {member} too", partial(node.elts.append, added))
 
 
 def _columns(table: ast.Dict) -> dict[Any, list[str]]:
@@ -323,16 +305,45 @@ def _is_last(place: Place, node: ast.AST) -> bool:
     return isinstance(place.parent, ast.FunctionDef) and place.parent.body[-1] is node
 
 
+def _left_out(place: Place, node: Any, *, declares: bool) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
+    """What can be left out of a statement, or all of it. `declares`: a first value says that there is one."""
+    away = partial(place.put, ast.Pass())
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [node.target]
+        if node.value is None or (declares and _is_plain(node.value)):
+            return
+        if len(targets) > 1:
+            for target in targets:
+                yield ast.Assign([target], node.value, lineno=0), partial(targets.remove, target)
+        elif isinstance(targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
+            for target, value in zip(targets[0].elts, node.value.elts, strict=True):
+                if not isinstance(target, ast.Name):
+                    change = partial(_unpack_without, targets[0], node.value, target, value)
+                    yield ast.Assign([target], value, lineno=0), change
+        elif not isinstance(targets[0], ast.Name):
+            yield node, away
+    elif isinstance(node, ast.Return):
+        if node.value is None or not _is_last(place, node):
+            yield node, away
+    elif isinstance(node, _DROPPED) and not _is_docstring(node):
+        yield node, away
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _is_plain(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.List | ast.Tuple) and not value.elts)
+
+
 def _leave_out(place: Place, node: ast.BoolOp, operand: ast.expr) -> None:
     node.values.remove(operand)
     if len(node.values) == 1:
         place.put(node.values[0])
 
 
-def _unpack_without(node: ast.Assign, target: ast.expr, value: ast.expr) -> None:
-    targets, values = node.targets[0], node.value
-    assert isinstance(targets, ast.Tuple)
-    assert isinstance(values, ast.Tuple)
+def _unpack_without(targets: ast.Tuple, values: ast.Tuple, target: ast.expr, value: ast.expr) -> None:
     targets.elts.remove(target)
     values.elts.remove(value)
 

@@ -1,8 +1,8 @@
 """Mutants of the slot rules' table: of its rows in the oracle, and of the entries of the compiled program.
 
-Who reads a row is the oracle, and the program has it once more: a change of one of them is found by what
-compares the two. A change of what a row writes, sends or counts could be made in both, and in docs/protocol.md;
-then only what asks for behaviour finds it.
+The oracle has the rows, and the program has them once more. A change of one of them is found by what compares
+the two. A change of what a row writes, sends or counts could be made in both, and in docs/protocol.md: then
+only what asks for behaviour finds it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def of_the_oracle(*, columns: tuple[str, ...] = COLUMNS[1:], rows: bool = True) 
             if column in columns:
                 for other in _others(column, cells[i], words[column]):
                     changes = changed(number, "| " + " | ".join([*cells[:i], other, *cells[i + 1 :]]))
-                    found.append(Mutant(path, at, f"{cells[0]}: {column} {other!r} for {cells[i]!r}", changes))
+                    found.append(
+                        Mutant(path, at, f"{cells[0]}: {column} {other!r} for {cells[i]!r}", changes)
+                    )
     return found
 
 
@@ -89,7 +91,7 @@ def of_the_program() -> list[Mutant]:
     """Each entry left out; each key without, or with another value; each argument another of its column."""
     program = json.loads(PROGRAM.read_text())
     names = {action["id"]: action["name"].rpartition(".")[2] for action in program["actions"]}
-    found = []
+    found: list[Mutant] = []
     for table in program["pipelines"][0]["tables"]:
         if table["name"] in TABLES:
             found += _of_table(program, table, names)
@@ -137,7 +139,7 @@ def _of_table(program: dict[str, Any], table: dict[str, Any], names: dict[int, s
 
 
 def _said(key: dict[str, Any]) -> str:
-    return key["key"] + (f" &&& {key['mask']}" if "mask" in key else "")
+    return f"{key['key']} &&& {key['mask']}" if "mask" in key else f"{key['key']}"
 
 
 def _read_changed(program: dict[str, Any]) -> None:
@@ -151,5 +153,5 @@ def _read_changed(program: dict[str, Any]) -> None:
     def changed_text(path: Path, *arguments: Any, **options: Any) -> str:
         return text if path.resolve() == PROGRAM else read_text(path, *arguments, **options)
 
-    Path.read_bytes = changed_bytes  # type: ignore[method-assign]
+    Path.read_bytes = changed_bytes  # type: ignore[method-assign,assignment]
     Path.read_text = changed_text  # type: ignore[method-assign,assignment]

@@ -45,15 +45,26 @@ def _scopes(*names: str) -> tuple[Step, ...]:
     return tuple(map(Scope, names))
 
 
-_CONTROL: Final = _scopes("control-elastic", "control-break", "control-crash", "control-move", "control-renumber")
+# Those that end soon come first.
+_CONTROL: Final = _scopes(
+    "control-pair",
+    "control-kill",
+    "control-elastic",
+    "control-break",
+    "control-crash",
+    "control-renumber",
+    "control-move",
+)
 _ORACLE: Final = Tests(("tests/p4reduce/oracle",))
 _PROGRAM: Final = Tests(("tests/p4src/test_rules.py",), marks="not emulation and not long")
 _FABRICS: Final = Tests(
-    ("tests/p4src/test_against_model.py", "tests/p4src/test_fabric_against_model.py"), marks="not emulation and not long"
+    ("tests/p4src/test_against_model.py", "tests/p4src/test_fabric_against_model.py"),
+    marks="not emulation and not long",
 )
 # What says the same as a row says, elsewhere, is no behaviour.
 _BEHAVIOUR: Final = Tests(
-    ("tests/p4reduce/oracle", "tests/p4reduce/simulation"), ("--deselect=tests/p4reduce/oracle/test_rules.py",)
+    ("tests/p4reduce/oracle", "tests/p4reduce/simulation"),
+    ("--deselect=tests/p4reduce/oracle/test_rules.py",),
 )
 _PAIRS: Final = _scopes("pair", "pair-packets", "trio")
 
@@ -62,23 +73,20 @@ TARGETS: Final[dict[str, Target]] = {
         of_file("host_agent/member.py"),
         (
             Tests(("tests/host_agent/test_member.py",)),
-            Tests(("tests/host_agent/test_execution.py", "tests/p4reduce/simulation/exhaustive/test_control.py")),
             *_CONTROL,
-            *SEEDS,
+            SEEDS[0],
+            Tests(("tests/host_agent/test_execution.py",)),
+            *SEEDS[1:],
         ),
     ),
     "host_agent/session.py": Target(
         of_file("host_agent/session.py"),
         (
             Tests(("tests/host_agent/test_session.py",)),
-            Tests(
-                (
-                    "tests/host_agent/test_controller_session.py",
-                    "tests/p4reduce/simulation/exhaustive/test_control.py",
-                )
-            ),
             *_CONTROL,
-            *SEEDS,
+            SEEDS[0],
+            Tests(("tests/host_agent/test_controller_session.py",)),
+            *SEEDS[1:],
         ),
     ),
     "host_agent/machine/gang.py": Target(
@@ -90,16 +98,26 @@ TARGETS: Final[dict[str, Target]] = {
         (
             Tests(("tests/controller/jobs/test_states.py",)),
             Tests(("tests/controller/jobs",)),
-            Tests(("tests/controller/orchestration", "tests/p4reduce/simulation/exhaustive/test_control.py")),
             *_CONTROL,
-            *SEEDS,
+            SEEDS[0],
+            Tests(("tests/controller/orchestration",)),
+            *SEEDS[1:],
         ),
     ),
-    "p4reduce/oracle/rules.py": Target(of_file("p4reduce/oracle/rules.py"), (_ORACLE, _PROGRAM, _FABRICS, *_PAIRS, *SEEDS)),
-    "p4reduce/oracle/slot_rules.py": Target(
-        of_file("p4reduce/oracle/slot_rules.py"), (_ORACLE, _PROGRAM, _FABRICS, *_PAIRS, *SEEDS)
+    "p4reduce/oracle/rules.py": Target(
+        of_file("p4reduce/oracle/rules.py"), (_ORACLE, *_PAIRS, _PROGRAM, _FABRICS, *SEEDS)
     ),
-    "table:oracle": Target(rules.of_the_oracle, (_ORACLE, Tests(("tests/p4src/test_rule_table.py",)))),
+    "p4reduce/oracle/slot_rules.py": Target(
+        of_file("p4reduce/oracle/slot_rules.py"), (_ORACLE, *_PAIRS, _PROGRAM, _FABRICS, *SEEDS)
+    ),
+    "table:oracle": Target(
+        rules.of_the_oracle,
+        (
+            Tests(("tests/p4reduce/oracle/test_rules.py",)),
+            _ORACLE,
+            Tests(("tests/p4src/test_rule_table.py",)),
+        ),
+    ),
     "table:program": Target(
         rules.of_the_program, (Tests(("tests/p4src/test_rule_table.py",)), _PROGRAM, _FABRICS)
     ),
