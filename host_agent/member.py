@@ -386,7 +386,7 @@ class Member:
                 self._actions.append(Say(self._answer))
             return
         planned = self._held_from is not None  # and so nothing is cut
-        self._renew, self._renewed, self._answer = renew, None, None
+        self._renew, self._renewed = renew, None
         self._started = False
         self._move = self._held_from = None
         self.stage = Stage.QUIET
@@ -394,7 +394,7 @@ class Member:
         self._perhaps_offer()
 
     def _hear_renewed(self, renewed: Renewed) -> None:
-        if self.stage is not Stage.AGREEING or self._renew is None or renewed.renewal != self._renew.renewal:
+        if not self._waits_for(Stage.AGREEING, renewed.renewal):
             return
         finished = self.replay_log.finished
         if not is_consistent(finished, renewed.collective, held=renewed.holder is not None):
@@ -412,8 +412,9 @@ class Member:
 
     def _perhaps_repair(self) -> None:
         renewed = self._renewed
-        if self.stage is not Stage.STARTING or not self._started or renewed is None:
+        if self.stage is not Stage.STARTING or not self._started:
             return
+        assert renewed is not None
         if renewed.holder is None:
             self._go_on()
             return
@@ -480,8 +481,9 @@ class Member:
         return self._held_from is None or _ahead(collective, self._held_from) < 0
 
     def _perhaps_settle(self) -> None:
-        if self._move is None or self._held_from is None or self._running is not None or self.is_renewing:
+        if self._move is None or self._running is not None or self.is_renewing:
             return
+        assert self._held_from is not None
         if _ahead(self.next_collective, self._held_from) >= 0 and not self._is_over:
             self._actions.append(Settle(self._move))
 

@@ -227,7 +227,7 @@ class Session:
         if self.holds_lease(now):
             return True
         if self._ask_at is None:
-            self._ask_at, self._ask_ns = now, FIRST_ASK_NS
+            self._ask_ns = FIRST_ASK_NS
             self._ask(now)
         return False
 

@@ -36,6 +36,7 @@ from host_agent.member import (
     Again,
     Connect,
     Cut,
+    Drop,
     Exhausted,
     Inconsistent,
     Member,
@@ -191,11 +192,20 @@ SCRIPTS: dict[str, list[Row]] = {
         (Moved(1, Mode.RING, "still"), {"ring_moves": 1, "ring_reason": "still"}),
     ],
     "an idle worker is renewed step by step": [
+        {"renewal": 0, "reason": ""},
         *IDLE,
+        {"renewal": 1, "reason": RENEW.reason},
         ("not start 0", {"marks": 2}),
         (Start(), went_on(1, Mode.RING)),
         {"generation": 78, "mode": Mode.IN_NETWORK, "renewals": 1, "is_renewing": False, "marks": 3},
         "start 0",
+    ],
+    "what is said of a step that is over is not heard": [
+        *IDLE[:2],
+        ("not offered 1", "not connected 1", "not repaired 1"),
+        *IDLE[2:],
+        ("not offered 1", "not connected 1", "not repaired 1"),
+        (Start(), went_on(1, Mode.RING), "not connected 1", "not repaired 1"),
     ],
     "what runs is parked and goes on when all do": [
         *PARKED,
@@ -350,6 +360,36 @@ def test_a_result_of_an_elastic_job_is_delivered_by_acknowledgements_or_a_renewa
     rows: list[Row] = [("run 0", held), (RENEW, CUT, Offer(1)), ("offered 1", renewing(1, 1))]
     rows += [(renewed(1, holder=1), connect(1)), IDLE[3], (Start(), replace(REPAIR, holder=1)), held]
     play([*rows, ("repaired 1", went_on(1, Mode.RING)), free], elastic)
+
+
+def test_a_collective_of_all_gpus_is_finished_unless_a_renewal_asks_for_it() -> None:
+    """What this worker has answered has to hold until the renewal is over; a job that is over has none."""
+    one = play([])
+    one.gang_collective = 2**32 - 1
+    assert one.finish_gang_collective()
+    assert one.gang_collective == 0
+    do(one, RENEW)
+    do(one, "offered 1")
+    assert one.actions()[-1] == Say(Renewing(renewal=1, collective=0, gang_collective=0, **FRESH))
+    assert not one.finish_gang_collective()
+    assert one.gang_collective == 0
+    one.stop()
+    assert one.finish_gang_collective()
+    assert one.gang_collective == 1
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
+    """Its machine's part may differ by then; a worker that has finished it goes on with its next."""
+    one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
+    one.gang_collective = 4 if finished else 3
+    do(one, "offered 1")
+    told = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
+    for event in (told, "connected 1", Start()):
+        do(one, event)
+    assert one.actions()[-2:] == [went_on(1, Mode.RING), Again() if finished else Drop()]
+    assert (one.begun_anew, one.next_collective) == ((0, 2) if finished else (8, 1))
+    assert one.gang_renewal == 8
 
 
 def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:

@@ -180,6 +180,42 @@ def test_who_joins_tries_again_until_it_is_let_in_or_not() -> None:
     assert session.next_timeout() is None
 
 
+@pytest.mark.parametrize(
+    ("waiting", "missing", "have"),
+    [
+        (Waiting((2,)), "rank 2", "has"),
+        (Waiting((0, 2)), "ranks 0, 2", "have"),
+        (Waiting((), ("host-a GPU 1",)), "host-a GPU 1", "has"),
+        (Waiting((0, 2), ("host-a GPU 1",)), "host-a GPU 1", "has"),
+        (Waiting((), ("host-a GPU 1", "host-b GPU 0")), "host-a GPU 1, host-b GPU 0", "have"),
+        (Waiting(()), "", "have"),
+    ],
+)
+def test_who_is_missing_is_said_in_words(waiting: Waiting, missing: str, have: str) -> None:
+    session = Session(JOIN)
+    session.begin(0)
+    session.heard(waiting, 1)
+    assert (session.missing, session.have) == (missing, have)
+    session.broken("gone", 2, final=False)
+    assert session.missing == ""
+
+
+def test_a_worker_has_the_rank_that_it_joined_with_until_it_is_told_another() -> None:
+    session = Session(JOIN)
+    assert session.rank == WORKER.rank
+    session.heard(replace(READY, rank=2, world_size=3), 1)
+    assert session.rank == 2
+
+
+def test_who_has_said_nothing_has_nothing_to_repeat() -> None:
+    session = ready()
+    session.heard(Resumed(), 1)
+    assert session.actions() == []
+    assert not session.is_leaving
+    session.say(Leave(7))
+    assert session.is_leaving
+
+
 def test_what_may_not_have_been_heard_is_said_again_first_of_all_in_the_next_stream() -> None:
     session = ready()
     session.say(Up())
@@ -215,6 +251,8 @@ def test_what_was_said_for_the_generation_before_is_not_said_again() -> None:
     session.heard(replace(RENEWED, renewal=3), NS // 2)  # of one that was given up
     assert session.ready == READY
     session.heard(RENEWED, NS // 2)
+    assert session.rank == 0
+    session.heard(replace(RENEWED, ready=READY), NS // 2)  # to which it has answered nothing
     assert session.rank == 0
     session.broken("gone", NS // 2 + 1, final=False)
     ((_, opened),) = until(session, NS - 1)
@@ -317,6 +355,24 @@ def test_who_is_asked_to_be_sure_asks_until_it_is_answered() -> None:
     assert not session.holds_lease(3 * NS + NS // 50 + 100)
     assert until(session, NS * 9 // 10) == []  # nobody asks any more
     assert ready().confirm(10**15)  # where there is no lease
+
+
+def test_an_answer_that_comes_too_late_is_none_and_the_next_time_it_asks_as_often() -> None:
+    session = ready(replace(READY, lease_s=0.1, heartbeat_interval_s=1e6))
+    for start in (0, 10 * NS):
+        assert not session.confirm(start)
+        (first,) = session.actions()
+        asked = [at - start / NS for at, _ in until(session, start + NS)]
+        assert asked == pytest.approx([0.02, 0.06, 0.14, 0.30, 0.62], abs=1e-6)
+        assert isinstance(first, Send)
+        assert isinstance(first.message, Heartbeat)
+        session.heard(first.message, start + NS)  # its own number comes back, a second later
+        ((at, last),) = until(session, start + 2 * NS)
+        assert at - start / NS == pytest.approx(1.26, abs=1e-6)
+        assert isinstance(last, Send)
+        assert isinstance(last.message, Heartbeat)
+        session.heard(last.message, round(at * NS))
+        assert until(session, start + 9 * NS) == []
 
 
 def test_it_is_asked_for_once_a_second_at_least_and_answers_to_what_was_long_ago_are_none() -> None:

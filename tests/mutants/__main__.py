@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)}; all")
     parser.add_argument("--kinds", default=",".join(KINDS), help="look by these alone")
     parser.add_argument("--steps", type=int, help="look by the first so many steps alone: for a first look")
-    parser.add_argument("--match", default="", help="mutants that have this in their name alone")
+    parser.add_argument("--match", default="", help="mutants whose names have this pattern alone")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="write what became of each mutant there")
     parser.add_argument("--list", action="store_true", help="only name the mutants")
@@ -69,7 +70,7 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
     finder = Finder(options.processes, lambda verdict: say(verdict))
     for name in names:
         target = TARGETS[name]
-        mutants = [mutant for mutant in target.mutants() if options.match in mutant.name]
+        mutants = [mutant for mutant in target.mutants() if re.search(options.match, mutant.name)]
         if options.list:
             for mutant in mutants:
                 print(f"{mutant.path}:{mutant.line}: {mutant.name}")

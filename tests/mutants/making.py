@@ -317,7 +317,7 @@ def _left_out(place: Place, node: Any, *, declares: bool) -> Iterator[tuple[ast.
                 yield ast.Assign([target], node.value, lineno=0), partial(targets.remove, target)
         elif isinstance(targets[0], ast.Tuple) and isinstance(node.value, ast.Tuple):
             for target, value in zip(targets[0].elts, node.value.elts, strict=True):
-                if not isinstance(target, ast.Name):
+                if not isinstance(target, ast.Name) and not (declares and _is_plain(value)):
                     change = partial(_unpack_without, targets[0], node.value, target, value)
                     yield ast.Assign([target], value, lineno=0), change
         elif not isinstance(targets[0], ast.Name):
@@ -334,7 +334,9 @@ def _is_docstring(node: ast.stmt) -> bool:
 
 
 def _is_plain(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) or (isinstance(value, ast.List | ast.Tuple) and not value.elts)
+    if isinstance(value, ast.List | ast.Tuple):
+        return not value.elts
+    return isinstance(value, ast.Constant) or (isinstance(value, ast.Name) and value.id.isupper())
 
 
 def _leave_out(place: Place, node: ast.BoolOp, operand: ast.expr) -> None:

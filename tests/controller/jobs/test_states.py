@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
 
 from controller.jobs import job as jobs
+from controller.jobs import states
 from controller.jobs.specs import Phase
 from controller.jobs.states import MOVING, RENEWING, TRANSITIONS, State, TransitionError, require
+
+
+def drawn() -> list[list[State]]:
+    """The three ways that the page on the states draws."""
+    lines = [line for line in (states.__doc__ or "").splitlines() if "──►" in line]
+    return [[State[name] for name in re.findall(r"[A-Z]+", line)] for line in lines]
+
+
+def test_the_table_is_what_is_drawn() -> None:
+    """And what the words beside the drawings say."""
+    set_up, moved, renewed = drawn()
+    follows = {*pairwise(set_up), *pairwise(moved), *pairwise(renewed)}
+    follows |= {(State.JOINING, State.JOINING), (State.JOINING, State.CREATED)}  # one by one, and all withdraw
+    follows |= {(state, State.RUNNING) for state in moved[1:-1]}  # the rest have kept waiting
+    follows |= {(state, State.ASKING) for state in (State.READY, *moved, *renewed)}
+    follows |= {(state, State.ENDED) for state in set(State) - {State.ENDED}}
+    assert {(before, after) for before in TRANSITIONS for after in TRANSITIONS[before]} == follows
+    assert (tuple(moved[1:-1]), tuple(renewed[1:-1])) == (MOVING, RENEWING)
+
+
+def test_people_see_how_a_job_is_set_up_and_that_it_runs() -> None:
+    assert [state.phase.name for state in drawn()[0]] == [state.name for state in drawn()[0]]
+    assert {state.phase for state in (*MOVING, *RENEWING)} == {Phase.RUNNING}
 
 
 def test_every_state_can_be_reached_and_every_live_one_can_end() -> None:
