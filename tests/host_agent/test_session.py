@@ -150,6 +150,8 @@ def test_what_leads_where(state: State, event: str) -> None:
     assert session.state is expected
     if over:
         session.actions()
+        session.timeout(100 * NS)  # its clock may ring once more
+        assert session.actions() == []
         why = session.refused, session.ended
         session.broken("the stream has ended", 2, final=True)
         assert (session.refused, session.ended) == why
