@@ -377,6 +377,14 @@ def test_an_answer_that_comes_too_late_is_none_and_the_next_time_it_asks_as_ofte
         assert until(session, start + 9 * NS) == []
 
 
+def test_a_heartbeat_between_two_questions_is_no_question() -> None:
+    session = ready(replace(READY, lease_s=3.0, heartbeat_interval_s=0.11))
+    session.confirm(0)
+    session.actions()
+    times = [at for at, _ in until(session, NS * 4 // 10)]
+    assert times == pytest.approx([0.02, 0.06, 0.11, 0.14, 0.22, 0.30, 0.33], abs=1e-6)
+
+
 def test_it_is_asked_for_once_a_second_at_least_and_answers_to_what_was_long_ago_are_none() -> None:
     session = ready(replace(READY, lease_s=1e6, heartbeat_interval_s=1e6, heartbeat_timeout_s=1e6))
     session.confirm(0)

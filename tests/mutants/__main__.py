@@ -38,6 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="look by these alone")
     parser.add_argument("--steps", type=int, help="look by the first so many steps alone: for a first look")
     parser.add_argument("--match", default="", help="mutants whose names have this pattern alone")
+    parser.add_argument("--sample", type=int, help="so many of each target's alone, evenly spread")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="write what became of each mutant there")
     parser.add_argument("--list", action="store_true", help="only name the mutants")
@@ -66,11 +67,18 @@ def main(arguments: Sequence[str]) -> int:
 def run(names: Sequence[str], options: argparse.Namespace) -> int:
     reasons, started, wrong = accepted(), time.monotonic(), 0
     verdicts: dict[str, list[Verdict]] = {}
-    whole = not options.match and options.steps is None and options.kinds == ",".join(KINDS)
+    whole = (
+        not options.match
+        and options.sample is None
+        and options.steps is None
+        and options.kinds == ",".join(KINDS)
+    )
     finder = Finder(options.processes, lambda verdict: say(verdict))
     for name in names:
         target = TARGETS[name]
         mutants = [mutant for mutant in target.mutants() if re.search(options.match, mutant.name)]
+        if options.sample is not None:
+            mutants = mutants[:: max(1, len(mutants) // options.sample)]
         if options.list:
             for mutant in mutants:
                 print(f"{mutant.path}:{mutant.line}: {mutant.name}")

@@ -1,7 +1,7 @@
 """Look for mutants: by tests, by scopes and by seeds, each in a process that is forked from this one.
 
 This process has imported what the steps need of other people's code, and nothing of ours: a child imports
-that anew, with the mutant in it, so that the tests of one file take half a second. Where a child takes ten
+that anew, with the mutant in it, so that the tests of one file take half a second. Where a child takes five
 times as much processor time as it does without a mutant, it hangs: the mutant is found.
 """
 
@@ -32,7 +32,7 @@ from tests.mutants.making import Mutant
 
 ROOT: Final = Path(__file__).parents[2]
 OURS: Final = ("bench", "controller", "host_agent", "p4reduce", "p4src", "soft_switch", "topologies")
-LEAST_CPU_S: Final = 5.0
+LEAST_CPU_S: Final = 3.0
 LEAST_WALL_S: Final = 120.0
 _FORK: Final = multiprocessing.get_context("fork")
 
@@ -175,7 +175,7 @@ class Finder:
 
     def _start(self, verdict: Verdict, steps: Sequence[Step], number: int) -> _Running:
         step = steps[number]
-        limit = LEAST_CPU_S + 10 * self.need[step] if step in self.need else None
+        limit = LEAST_CPU_S + 5 * self.need[step] if step in self.need else None
         hears, tells = _FORK.Pipe(duplex=False)
         process = _FORK.Process(target=_child, args=(step, verdict.mutant, limit, tells))
         process.start()
