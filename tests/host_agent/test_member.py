@@ -370,7 +370,7 @@ def test_a_collective_of_all_gpus_is_finished_unless_a_renewal_asks_for_it() -> 
     assert one.gang_collective == 0
     do(one, RENEW)
     do(one, "offered 1")
-    assert one.actions()[-1] == Say(Renewing(renewal=1, collective=0, gang_collective=0, **FRESH))
+    assert one.actions()[-1] == Say(Renewing(renewal=1, collective=0, gang_collective=0, called=0, **FRESH))
     assert not one.finish_gang_collective()
     assert one.gang_collective == 0
     one.stop()

@@ -91,7 +91,12 @@ TARGETS: Final[dict[str, Target]] = {
     ),
     "host_agent/machine/gang.py": Target(
         of_file("host_agent/machine/gang.py"),
-        (Tests(("tests/host_agent/machine",)), *SEEDS),
+        (
+            Tests(("tests/host_agent/machine/test_gang.py",)),
+            SEEDS[0],
+            Tests(("tests/host_agent/machine",)),
+            *SEEDS[1:],
+        ),
     ),
     "controller/jobs/states.py": Target(
         of_file("controller/jobs/states.py"),
