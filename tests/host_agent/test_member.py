@@ -392,6 +392,16 @@ def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
     assert one.gang_renewal == 8
 
 
+def test_all_workers_see_who_is_left_from_the_same_call_on() -> None:
+    one = play([*IDLE[:2]])
+    told = replace(renewed(1, dead=True), ranks_from=2)
+    for event in (told, "connected 1", Start()):
+        do(one, event)
+    left = View(rank=0, world_size=2, members=(1, 2))
+    assert [one.view_at(call) for call in (0, 1, 2, 3)] == [View.first(1, 3)] * 2 + [left] * 2
+    assert one.view == left
+
+
 def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:
     one = play([*IDLE, (Start(), went_on(1, Mode.RING))])
     assert one.replay_log.window == Window(2, 16, 1024)

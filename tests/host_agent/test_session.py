@@ -14,6 +14,7 @@ from controller.api.messages import (
     Ended,
     Heartbeat,
     Join,
+    Lacking,
     Leave,
     Left,
     Mode,
@@ -202,6 +203,12 @@ def test_who_is_missing_is_said_in_words(waiting: Waiting, missing: str, have: s
     assert session.missing == ""
 
 
+def test_whom_a_collective_waits_for_is_kept() -> None:
+    session = ready()
+    session.heard(Lacking(3, "rank 2"), 1)
+    assert session.lacking == Lacking(3, "rank 2")
+
+
 def test_a_worker_has_the_rank_that_it_joined_with_until_it_is_told_another() -> None:
     session = Session(JOIN)
     assert session.rank == WORKER.rank
@@ -351,6 +358,7 @@ def test_who_is_asked_to_be_sure_asks_until_it_is_answered() -> None:
     assert [type(action) for action in session.actions()] == [Send]
     asked = until(session, NS // 2)
     assert [at for at, _ in asked] == pytest.approx([0.02, 0.06, 0.14, 0.30], abs=1e-6)
+    session.heard(Heartbeat(number=1), NS // 2)  # sent at 0
     session.heard(Heartbeat(number=2), NS // 2)  # sent at 0.02 s
     session.heard(Heartbeat(number=1), NS // 2)  # it took another way
     assert session.confirm(3 * NS)

@@ -116,6 +116,7 @@ class _Maker:
     def __init__(self, path: str, enums: dict[str, list[str]]) -> None:
         self.path = path
         self.enums = enums
+        self.sets: dict[str, list[str]] = {}  # by the name with which another set has all of them
 
     def made(self, node: Any, name: str, change: Callable[[], None]) -> Mutant:
         return Mutant(self.path, node.lineno, name, change)
@@ -260,6 +261,8 @@ class _Maker:
 
     def members(self, node: Any, where: str, members: list[str]) -> Iterator[Mutant]:
         has = [ast.unparse(element) for element in node.elts]
+        self.sets[f"*{where}"] = has
+        has = [name for element in has for name in self.sets.get(element, [element])]
         for element in node.elts:
             change = partial(node.elts.remove, element)
             yield self.made(element, f"{where}: without {_spelt(element)}", change)

@@ -24,7 +24,10 @@ def test_the_table_is_what_is_drawn() -> None:
     """And what the words beside the drawings say."""
     set_up, moved, renewed = drawn()
     follows = {*pairwise(set_up), *pairwise(moved), *pairwise(renewed)}
-    follows |= {(State.JOINING, State.JOINING), (State.JOINING, State.CREATED)}  # one by one, and all withdraw
+    follows |= {
+        (State.JOINING, State.JOINING),
+        (State.JOINING, State.CREATED),
+    }  # one by one, and all withdraw
     follows |= {(state, State.RUNNING) for state in moved[1:-1]}  # the rest have kept waiting
     follows |= {(state, State.ASKING) for state in (State.READY, *moved, *renewed)}
     follows |= {(state, State.ENDED) for state in set(State) - {State.ENDED}}
