@@ -57,7 +57,9 @@ class Turns(Generic[C]):
         fail: Callable[[BaseException], None],
         cancelled: Callable[[int], None],
     ) -> None:
-        self.order: Final = threading.RLock()  # held while numbers are given out
+        # Held while numbers are given out. Entered as it is: a Condition's own __enter__ is Python, where an
+        # interrupt may come behind the lock and before the `with`.
+        self.order: Final = threading.RLock()
         self._changed = threading.Condition(self.order)
         self._admit, self._perform, self._fail, self._cancelled = admit, perform, fail, cancelled
         self._places = 0  # given out
@@ -83,7 +85,11 @@ class Turns(Generic[C]):
                 self._fail(error)
             raise
         finally:
-            self._end(turn)
+            try:
+                self._end(turn)
+            except BaseException as error:  # else all later ones wait for this turn
+                self._fail(error)
+                raise
 
     def later(self, call: C) -> Future[Any]:
         """Return the future of a call that runs after all that were made before it."""
@@ -102,7 +108,7 @@ class Turns(Generic[C]):
 
     def stop(self) -> None:
         """Let all calls that wait for their turn run at once: they find out that the job is over."""
-        with self._changed:
+        with self.order:
             self._is_stopped = True
             self._changed.notify_all()
 
@@ -132,12 +138,12 @@ class Turns(Generic[C]):
 
     def _run(self, turn: _Turn[C]) -> Any:
         assert turn.number is not None
-        with self._changed:
+        with self.order:
             self._changed.wait_for(lambda: self._serving == turn.place or self._is_stopped)
         try:
             return self._perform(turn.call, turn.number)
-        except BaseException:
-            turn.is_over = True  # `perform` has told the others
+        except Exception:
+            turn.is_over = True  # `perform` has told the others; it may not have got so far in an interrupt
             raise
 
     def _run_queued(self, turn: _Turn[C]) -> Any:
@@ -153,7 +159,7 @@ class Turns(Generic[C]):
             self._end(turn)
 
     def _end(self, turn: _Turn[C]) -> None:
-        with self._changed:
+        with self.order:
             if turn.place is None:
                 return
             turn.is_over = True
