@@ -35,8 +35,8 @@ AT = Place(0, ALL, ALL)
 LANES = (0, 0)
 
 
-def gang(*, elastic: bool = False, size: int = 2, local_rank: int = 0) -> Gang:
-    return Gang(local_rank, size, 0, elastic)
+def gang(*, elastic: bool = False, size: int = 2, local_rank: int = 0, first_rank: int = 0) -> Gang:
+    return Gang(local_rank, size, first_rank, elastic)
 
 
 def said(asked: Asked, step: int = 0, renewal: int = 0, way: Way = Way.UNKNOWN) -> Said:
@@ -67,9 +67,17 @@ def test_a_call_starts_when_all_mates_are_at_its_step() -> None:
     assert list(one.late) == [1]
     one.heard(1, notice(SUM))
     assert acts(one) == [Start(ALL, 0, 0, LANES)]
+    assert one.late == (), "what runs waits for nobody"
     one.has_result()
     assert acts(one) == [Return(None)]
     assert one.step == 1
+
+
+def test_the_last_who_comes_starts_at_once() -> None:
+    one = gang()
+    one.heard(1, notice(SUM))
+    one.begin(SUM, LANES, AT)
+    assert acts(one) == [Start(ALL, 0, 0, LANES)]
 
 
 def test_a_mate_that_comes_later_to_the_same_step_is_waited_for() -> None:
@@ -98,14 +106,7 @@ def test_calls_that_differ_are_named_with_their_ranks(other: Asked) -> None:
     assert isinstance(differs, Differ)
     assert "rank 0: a sum" in differs.reason
     assert f"rank 1: {other.what}" in differs.reason
-
-
-def test_calls_that_differ_in_a_setting_alone_are_told_apart() -> None:
-    one = begun()
-    one.heard(1, notice(replace(SUM, digest=b"t" * 32)))
-    (differs,) = acts(one)
-    assert isinstance(differs, Differ)
-    assert "with other settings" in differs.reason
+    assert ("with other settings" in differs.reason) == (other.what == SUM.what)
 
 
 def test_a_difference_shows_before_all_mates_have_come_or_heard_of_a_renewal() -> None:
@@ -126,6 +127,25 @@ def test_who_has_left_before_a_step_is_not_waited_for(calls: int, gone: bool) ->
         assert "rank 1 has left after 0 collectives; rank 0: a sum, as one more" in differs.reason
 
 
+@pytest.mark.parametrize(
+    ("has_left", "told"),
+    [
+        (False, "rank 4: a strict sum; rank 5: a sum"),
+        (True, "rank 4 has left after 0 collectives; rank 5: a sum, as one more"),
+    ],
+)
+def test_ranks_are_told_as_those_of_the_job(has_left: bool, told: str) -> None:
+    one = gang(first_rank=4, local_rank=1)
+    one.begin(SUM, LANES, AT)
+    if has_left:
+        one.left(0, 0)
+    else:
+        one.heard(0, notice(STRICT))
+    (differs,) = acts(one)
+    assert isinstance(differs, Differ)
+    assert told in differs.reason
+
+
 def test_a_strict_call_asks_all_planes_first() -> None:
     one = begun(STRICT)
     one.heard(1, notice(STRICT))
@@ -135,6 +155,33 @@ def test_a_strict_call_asks_all_planes_first() -> None:
     assert one.late == (1,)
     one.heard(1, notice(STRICT, way=Way.IN_NETWORK))
     assert acts(one) == [Start(ALL, 0, 0, LANES)]
+
+
+def test_a_strict_call_waits_for_those_whose_planes_have_not_said() -> None:
+    one = begun(STRICT, size=3)
+    one.heard(1, notice(STRICT, way=Way.IN_NETWORK))
+    one.heard(2, notice(STRICT))
+    one.found_way(Way.IN_NETWORK)
+    assert (acts(one)[1:], one.late) == ([], (2,))
+
+
+@pytest.mark.parametrize(
+    ("ways", "planes"),
+    [
+        ((Way.IN_NETWORK, Way.BY_RING, Way.IN_NETWORK), "the plane of GPU 1 of each machine goes by ring"),
+        ((Way.BY_RING, Way.IN_NETWORK, Way.BY_RING), "the planes of GPU 0, 2 of each machine go by ring"),
+    ],
+)
+def test_the_last_plane_that_says_how_it_goes_settles_a_strict_call(
+    ways: tuple[Way, ...], planes: str
+) -> None:
+    one = begun(STRICT, size=3)
+    for mate in (1, 2):
+        one.heard(mate, notice(STRICT, way=ways[mate]))
+    one.found_way(ways[0])
+    last = acts(one)[-1]
+    assert isinstance(last, Return)
+    assert last.refused == f"in-network was asked for, but no switch aggregates for this job: {planes}"
 
 
 @pytest.mark.parametrize("mine", [Way.IN_NETWORK, Way.BY_RING])
@@ -174,6 +221,12 @@ class TestElastic:
         assert one.late == (1,)
         one.stands(Place(3, WITHOUT, ALL))
         assert one.actions() == [Tell(notice(SUM, renewal=3)), Start(WITHOUT, 3, 0, LANES)]
+
+    def test_who_stands_where_it_stood_tells_nobody(self) -> None:
+        one = begun(elastic=True)
+        acts(one)
+        one.stands(AT)
+        assert one.actions() == []
 
     def test_lanes_go_on_behind_whoever_has_come_furthest(self) -> None:
         one = gang(elastic=True)
@@ -219,7 +272,11 @@ class TestElastic:
         ("asked", "place", "refused"),
         [
             (replace(SUM, root=2), Place(1, WITHOUT, ALL), "a sum: the worker that was the root has died"),
-            (replace(SUM, root=2), Place(1, WITHOUT, WITHOUT), "root 2 is no rank of a job of 2 workers"),
+            (
+                replace(SUM, root=2),
+                Place(1, WITHOUT, WITHOUT),
+                "root 2 is no rank of a job of 2 workers (0..1)",
+            ),
             (replace(SUM, root=1), Place(1, WITHOUT, ALL), None),
             (replace(SUM, rows=4), Place(1, WITHOUT, ALL), None),
             (
