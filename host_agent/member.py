@@ -308,6 +308,7 @@ class Member:
         self._running, self._parked = None, False
         if self._may_go_on_without and self.gang_collective is None:  # all GPUs finish a gang's together
             self._undelivered = True
+        self._forget_views()
         self._perhaps_offer()
         self._perhaps_settle()
 
@@ -325,6 +326,7 @@ class Member:
             return False
         assert self.gang_collective is not None
         self.gang_collective = (self.gang_collective + 1) % NUMBERS
+        self._forget_views()
         return True
 
     # Answers
@@ -460,11 +462,17 @@ class Member:
         self._perhaps_settle()  # a move may have come while a result was repaired
 
     def _change_over(self, view: View, first: int) -> None:
-        """From that call on the user sees `view`; what no call can see any more is forgotten."""
-        if view.members == self._views[-1][1].members:
-            return
+        """From that call on the user sees `view`."""
+        if view.members != self._views[-1][1].members:
+            self._views.append((first, view))
+            self._forget_views()
+
+    def _forget_views(self) -> None:
+        """Drop views that no call can see any more: 2^31 calls later, their numbers would be ahead again.
+
+        What runs is not over: if it is begun again, it has to see what it saw.
+        """
         done = self.next_collective if self.gang_collective is None else self.gang_collective
-        self._views.append((first, view))
         while len(self._views) > 1 and _ahead(self._views[1][0], done) < 0:
             del self._views[0]
 

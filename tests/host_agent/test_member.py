@@ -402,6 +402,29 @@ def test_all_workers_see_who_is_left_from_the_same_call_on() -> None:
     assert one.view == left
 
 
+def test_what_is_begun_again_after_a_death_sees_who_was_there_when_it_was_called() -> None:
+    one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1)), ("offered 1", renewing(1, 1))])
+    for event in (replace(renewed(1, 1, dead=True), ranks_from=2), "connected 1", Start()):
+        do(one, event)
+    assert [one.view_at(call).members for call in (1, 2)] == [(0, 1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize("is_gang", [False, True])
+def test_who_has_died_is_not_there_again_when_numbers_wrap(is_gang: bool) -> None:
+    """They are serial numbers: 2^31 calls after it, an early call would be ahead again."""
+    one = play(IDLE[:2])
+    one.gang_collective = 0 if is_gang else None
+    for event in (replace(renewed(1, dead=True), ranks_from=2), "connected 1", Start()):
+        do(one, event)
+    for call in (2, 2**31 + 1, 2**31 + 2, 2**32 - 1, 0, 2):
+        assert one.view_at(call).members == (1, 2), call
+        if is_gang:
+            one.gang_collective = call
+            assert one.finish_gang_collective()
+        else:
+            do(one, f"run {call}")
+
+
 def test_the_mode_behind_the_last_message_and_what_a_generation_allows() -> None:
     one = play([*IDLE, (Start(), went_on(1, Mode.RING))])
     assert one.replay_log.window == Window(2, 16, 1024)
