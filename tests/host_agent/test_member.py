@@ -362,6 +362,13 @@ def test_a_result_of_an_elastic_job_is_delivered_by_acknowledgements_or_a_renewa
     play([*rows, ("repaired 1", went_on(1, Mode.RING)), free], elastic)
 
 
+def test_a_gangs_result_waits_for_no_acknowledgement_as_all_gpus_finish_it_together() -> None:
+    one = play([], replace(READY, lease_s=1.0))
+    one.gang_collective = 0
+    do(one, "run 0")
+    assert one.is_delivered
+
+
 def test_a_collective_of_all_gpus_is_finished_unless_a_renewal_asks_for_it() -> None:
     """What this worker has answered has to hold until the renewal is over; a job that is over has none."""
     one = play([])
