@@ -40,6 +40,7 @@ MISHAPS = (
     *ON_WORKERS,
     *ON_SWITCHES,
     *ON_CONTROLLER,
+    "controller-second",
     "link-down",
     "disk-full",
     "database-backup",

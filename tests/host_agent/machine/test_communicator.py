@@ -491,6 +491,8 @@ def test_a_gpu_that_dies_is_named(machines: Callable[..., Machines]) -> None:
         return c.all_reduce(np.ones(100_000, np.float32))
 
     results = group.run(work)
+    for peer in group.meetings[3]._peers.values():
+        peer.close()
     assert isinstance(results[2], WorkerLostError)
     assert "GPU 1 of machine 1 (" in str(results[2])
     assert ", rank 3) died" in str(results[2])
