@@ -90,9 +90,9 @@ def test_numbers_are_what_a_switch_takes_them_for() -> None:
 
 
 def test_halves_that_are_being_added_are_shown_as_the_numbers_they_stand_for() -> None:
-    slot, values = Slot(), np.zeros(128, np.float16)
+    slot, values = Slot(op=Op.SUM_HALF, count=1), np.zeros(128, np.float16)
     values[:4] = 1.5, -2, 0.25, 3
-    slot.store(values.astype(">f2").tobytes(), 1, Op.SUM_HALF, last=False)
+    slot.store(values.astype(">f2").tobytes(), Op.SUM_HALF, 1, last=False)
     assert slot_numbers(slot, 1, Op.SUM_HALF, more=True) == "1.5 -2 0.25 3 0 0"
     slot.add(values.astype(">f2").tobytes(), Op.SUM_HALF, 1, last=True)
     assert slot_numbers(slot, 1, Op.SUM_HALF, more=False) == "3 -4 0.5 6 0 0"
