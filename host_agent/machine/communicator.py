@@ -348,11 +348,14 @@ class MachineCommunicator(Collectives):
             raise UsageError("error feedback is for jobs with one GPU a machine: leave it out")
         source, ready = wanted.source, self.ready
         pipeline = self._pipeline if wanted.pipeline is None else wanted.pipeline
+        rows = (*source.shape, 0)[0] if wanted.kind is Kind.REDUCE_SCATTER else None
+        is_elastic = self.plane.is_in_elastic_gang
         named = signature(wanted.kind, wanted.root or 0, wanted.reduction, source.dtype, source.size)
         settings = (
             *(wanted.kind.name, wanted.reduction.name, wanted.root, described(source.dtype), source.size),
             *(wanted.strategy.value, wanted.wire.value, pipeline),
-            *(ready.path_mtu, ready.message_packets, self._who.world_size, self.plane.is_in_elastic_gang),
+            *(ready.path_mtu, ready.message_packets, self._who.world_size, is_elastic),
+            rows if is_elastic else None,  # whoever is left refuses by them
         )
         what = wanted.what
         if wanted.strategy is not Strategy.AUTO:
@@ -363,7 +366,7 @@ class MachineCommunicator(Collectives):
             what,
             hashlib.sha256(repr(settings).encode()).digest(),
             root=wanted.root,
-            rows=(*source.shape, 0)[0] if wanted.kind is Kind.REDUCE_SCATTER else None,
+            rows=rows,
             strict=wanted.strategy is Strategy.IN_NETWORK,
         )
         return Call(wanted, asked, named, pipeline)

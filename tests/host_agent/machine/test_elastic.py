@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.communicator import RingFallbackWarning
-from host_agent.errors import CommunicatorError, UsageError
+from host_agent.errors import CommunicatorError, MismatchError, UsageError
 from host_agent.front import Collectives
 from host_agent.machine.channel import SLOT_BYTES
 from host_agent.membership import MembershipChange
@@ -200,3 +200,13 @@ def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machin
     for why, result in calls.of(0, 1, 2, 3):
         assert "the worker that was the root has died" in why
         np.testing.assert_array_equal(result, total([0, 1, 2, 3], 40))
+
+
+def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> None:
+    """One GPU would refuse the call, and the other of its machine wait for it."""
+    machines.kill(LOST)
+    machines.renew(lost=[LOST])
+    shapes = {0: (4, 3), 1: (6, 2), 2: (4, 3), 3: (6, 2)}
+    calls = Calls(machines, lambda c, rank: c.reduce_scatter(np.ones(shapes[rank], np.int32)))
+    for result in calls.of(0, 1, 2, 3):
+        assert isinstance(result, MismatchError), result
