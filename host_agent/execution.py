@@ -182,6 +182,7 @@ class Execution:
             cancelled=self._cancelled,
         )
         self._next_collective = 0
+        self._roots: dict[int, int | None] = {}  # of calls, as who they joined when those were made
         self._finished = 0
         self._ring_moves_told = self.member.ring_moves
         self._closed = False
@@ -311,6 +312,8 @@ class Execution:
         collective = self._next_collective
         self._next_collective = (collective + 1) % NUMBERS
         with self._changed:
+            if task.root is not None:
+                self._roots[collective] = self.member.view_at(collective).member_of(task.root)
             if self.member.gang_collective is None:
                 self.member.called = self._next_collective
             self.member.calls.made(collective, lambda: task.words(self.member.mode))
@@ -333,6 +336,7 @@ class Execution:
 
     def _cancelled(self, collective: int) -> None:
         with self._changed:
+            self._roots.pop(collective, None)
             self.member.calls.cancelled(collective)
 
     def _run(self, task: Task[T], collective: int) -> T:
@@ -346,6 +350,7 @@ class Execution:
                 begun, strategy, switched = self._to_its_end(task, collective, what)
             finally:
                 with self._changed:
+                    self._roots.pop(collective, None)
                     self.member.ended()
                     self._act()
             self._deliver(what)
@@ -426,9 +431,10 @@ class Execution:
     def _root(self, task: Task[Any], collective: int, view: View) -> int:
         """Return the root's rank now. UsageError, on all workers alike, where it was none or has died."""
         assert task.root is not None
-        asked = self.member.view_at(collective)
-        require_root(task.root, asked.world_size)
-        place = view.place_of(asked.members[task.root])
+        member = self._roots[collective]
+        if member is None:
+            require_root(task.root, self.member.view_at(collective).world_size)
+        place = None if member is None else view.place_of(member)
         if place is None:
             raise UsageError(f"{task.what}: the worker that was the root has died")
         return place

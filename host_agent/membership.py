@@ -75,6 +75,10 @@ class View:
         """The rank that this worker joined with."""
         return self.members[self.rank]
 
+    def member_of(self, rank: int) -> int | None:
+        """Return the rank that this rank's worker joined with; None: it is not a rank of the job."""
+        return self.members[rank] if 0 <= rank < self.world_size else None
+
     def place_of(self, member: int) -> int | None:
         """Return the rank of the worker that joined as `member`; None: it is not in the job any more."""
         return self.members.index(member) if member in self.members else None

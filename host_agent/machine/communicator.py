@@ -122,6 +122,7 @@ class MachineCommunicator(Collectives):
         self._unheard: BaseException | None = None  # the same, as long as no call of the user's has raised it
         self._tally = Tally()
         self._called = 0
+        self._roots: dict[int, int] = {}  # of calls, as who they joined when those were made
         # What runs
         self._what = ""
         self._noticed = (0, 0)  # the last line in the log: of which step, after how long
@@ -377,6 +378,8 @@ class MachineCommunicator(Collectives):
             raise CommunicatorClosedError(f"{call.what}: this communicator has left its job; join again")
         number = self._called
         if isinstance(call, Call):
+            if call.asked.root is not None and call.asked.root < (seen := self._seen).size:
+                self._roots[number] = seen.members[call.asked.root]
             self.plane.warn_of_ring(stacklevel=5)  # _admit, the turn's two, the front's method, the user
             self._called += 1
             self.plane.gang_called(self._called)
@@ -394,7 +397,7 @@ class MachineCommunicator(Collectives):
             self._catch_up(number)
             if not isinstance(call, Call):
                 return None
-            result = self._through(call.asked, call)
+            result = self._through(_rooted(call.asked, self._roots.pop(number, None)), call)
         except _RefusedError as error:  # by all alike
             raise UsageError(str(error)) from None
         except CommunicatorError as error:
@@ -582,3 +585,11 @@ class MachineCommunicator(Collectives):
         late = ", ".join(f"GPU {gpu} (rank {self.rank - self.machine.rank + gpu})" for gpu in local_ranks)
         stall = f"{self._what}: {late} of this machine has come no further for {seconds:.0f} s"
         give_up_or_say_so(stall, self._timeout_s)
+
+
+def _rooted(asked: Asked, member: int | None) -> Asked:
+    """Return the call with its root's worker, which mates have to take for the root, too."""
+    if member is None:
+        return asked
+    digest = hashlib.sha256(asked.digest + member.to_bytes(4, "big")).digest()
+    return replace(asked, member=member, digest=digest)

@@ -53,13 +53,14 @@ class Way(IntEnum):
 class Asked:
     """A call, as its user made it. `what`: in words. `digest`: of all that mates have to call alike.
 
-    `root`: a rank, as the job is at this call. `rows`: what the workers have to divide. `strict`: through
-    switches only.
+    `root`: a rank, as the job is at this call, and `member`: who that was when the call was made (None: as
+    `seen` has it). `rows`: what the workers have to divide. `strict`: through switches only.
     """
 
     what: str
     digest: bytes
     root: int | None = None
+    member: int | None = None
     rows: int | None = None
     strict: bool = False
     is_cancelled: bool = False
@@ -339,13 +340,15 @@ class Gang:
         """The rank that the call's root has now; None: it has no root, or one that has died."""
         if self._asked.root is None:
             return None
-        member = self._place.seen.members[self._asked.root]
+        member = self._asked.member
+        if member is None:
+            member = self._place.seen.members[self._asked.root]
         return self._place.world.members.index(member) if member in self._place.world.members else None
 
     def _refusal(self) -> str | None:
         """Why the workers that the job has cannot do the call, which all of them find alike."""
         asked, size = self._asked, self._place.world.size
-        if asked.root is not None and not 0 <= asked.root < self._place.seen.size:
+        if asked.root is not None and asked.member is None and not 0 <= asked.root < self._place.seen.size:
             last = self._place.seen.size - 1
             return f"root {asked.root} is no rank of a job of {self._place.seen.size} workers (0..{last})"
         if asked.root is not None and self._root() is None:

@@ -39,6 +39,7 @@ from controller.api.messages import (
 from controller.jobs.effects import Tell
 from controller.jobs.job import Job
 from controller.jobs.missing import not_in_it
+from controller.jobs.serials import furthest
 from controller.jobs.specs import Member, Plan, Timing
 from host_agent.communicator import Communicator
 from host_agent.front import Collectives
@@ -494,8 +495,10 @@ class FakeRack:
         *,
         gang_renewal: int = 0,
         gang_collective: int | None = None,
+        ranks_from: int | None = None,
     ) -> int:
-        """Set up the new generation, and tell everybody."""
+        """Set up the new generation, and tell everybody. `ranks_from`: of a gang, of all planes."""
+        called = [answer.called for answer in answers.values() if answer.called is not None]
         counts = [answers[member].collective for member in self.members]
         collective = next(c for c in counts if all((other - c) % 2**32 <= 1 for other in counts))
         holder = next((rank for rank, count in enumerate(counts) if count != collective), None)
@@ -518,6 +521,7 @@ class FakeRack:
                     members=tuple(self.members),
                     gang_renewal=gang_renewal,
                     gang_collective=gang_collective,
+                    ranks_from=furthest(called) if ranks_from is None else ranks_from,
                 )
             )
         return collective

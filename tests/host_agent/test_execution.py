@@ -719,3 +719,20 @@ def test_who_lacks_only_acknowledgements_has_finished_a_sum_by_ring(
     rack.say_renewed(answers, Mode.RING)
     rack.start_again()
     assert first.result(30).tolist() == [2] * 5
+
+
+def test_a_call_during_a_renewal_keeps_the_root_that_its_user_saw(pool: ThreadPoolExecutor) -> None:
+    rack = FakeRack(3)
+    rack.run(lambda c: c.barrier())
+    rack.die(0)
+    rack.begin_renewal("rank 0 died", lost=[0])
+    answers = rack.gather_answers()
+    calls = [
+        pool.submit(c.broadcast, np.full(5, 42 if c.rank == 1 else 0, np.int32), root=1)
+        for c in rack.communicators[1:]
+    ]
+    while not all(c._execution.member.called == 2 for c in rack.communicators[1:]):
+        time.sleep(0.01)
+    rack.say_renewed(answers, Mode.IN_NETWORK)
+    rack.start_again()
+    assert [call.result(30).tolist() for call in calls] == [[42] * 5] * 2

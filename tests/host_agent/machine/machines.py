@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from controller.api.messages import Gang, Mode
+from controller.jobs.serials import furthest
 from host_agent.front import Collectives
 from host_agent.machine.channel import REGION_BYTES
 from host_agent.machine.communicator import MachineCommunicator
@@ -99,16 +100,29 @@ class Machines:
         for rack in self.racks:
             rack.die(machine)
 
-    def renew(self, mode: Mode = Mode.IN_NETWORK, *, lost: Sequence[int] = ()) -> None:
-        """Renew all planes as the controller does, without machines, by how they joined."""
+    def renew(
+        self,
+        mode: Mode = Mode.IN_NETWORK,
+        *,
+        lost: Sequence[int] = (),
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Renew all planes as the controller does, without machines, by how they joined.
+
+        `meanwhile`: what happens when all have said where they stand.
+        """
         for rack in self.racks:
             rack.begin_renewal("a machine died", lost=lost)
         answers = [rack.gather_answers() for rack in self.racks]
         finished = [said.gang_collective for of in answers for said in of.values()]
         assert None not in finished
+        called = furthest([said.called for of in answers for said in of.values() if said.called is not None])
+        meanwhile()
         for rack, of in zip(self.racks, answers, strict=True):
             number, last = self.racks[0].renewals, max(finished)  # type: ignore[type-var]
-            rack.say_renewed(of, mode, "no slots", gang_renewal=number, gang_collective=last)
+            rack.say_renewed(
+                of, mode, "no slots", gang_renewal=number, gang_collective=last, ranks_from=called
+            )
         for rack in self.racks:
             rack.start_again()
 

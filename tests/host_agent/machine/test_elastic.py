@@ -210,3 +210,32 @@ def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> No
     calls = Calls(machines, lambda c, rank: c.reduce_scatter(np.ones(shapes[rank], np.int32)))
     for result in calls.of(0, 1, 2, 3):
         assert isinstance(result, MismatchError), result
+
+
+@pytest.mark.parametrize("early", [(2, 3, 4, 5), (2, 4), (3,)], ids=str)
+def test_a_call_during_a_renewal_keeps_the_root_that_its_user_saw(
+    machines: Machines, early: tuple[int, ...]
+) -> None:
+    """Whoever is rank 3 gives the numbers. Who calls later sees another one."""
+    goes, later = threading.Event(), threading.Event()
+
+    def work(c: Collectives, rank: int) -> Any:
+        c.barrier()
+        (goes if rank in early else later).wait(30)
+        return c.broadcast(np.full(5, 42 if c.rank == 3 else 0, np.int32), root=3)
+
+    calls = Calls(machines, work)
+    wait_for(lambda: all(c._gang.step == 1 for c in machines.communicators))
+    machines.kill(0)
+
+    def meanwhile() -> None:
+        goes.set()
+        wait_for(lambda: all(machines.communicators[rank]._called == 2 for rank in early))
+
+    machines.renew(lost=[0], meanwhile=meanwhile)
+    later.set()
+    for result in calls.of(2, 3, 4, 5):
+        if len(early) == 4:
+            np.testing.assert_array_equal(result, [42] * 5)
+        else:
+            assert isinstance(result, CommunicatorError)
