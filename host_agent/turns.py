@@ -27,6 +27,7 @@ class Named(Protocol[T_co]):
 
 
 C = TypeVar("C", bound=Named[Any])
+_LOOK_S: Final = 0.5  # how often who waits looks whether the job is over
 
 
 class _Turn(Generic[C]):
@@ -107,10 +108,13 @@ class Turns(Generic[C]):
         return future
 
     def stop(self) -> None:
-        """Let all calls that wait for their turn run at once: they find out that the job is over."""
-        with self.order:
-            self._is_stopped = True
-            self._changed.notify_all()
+        """Let all calls that wait for their turn run: they find out that the job is over. Does not block."""
+        self._is_stopped = True
+        if self.order.acquire(blocking=False):  # else they see it when they look again
+            try:
+                self._changed.notify_all()
+            finally:
+                self.order.release()
 
     def close(self, *, cancel: bool = False) -> None:
         """Return when all queued calls have run; with `cancel`, those that run now."""
@@ -139,7 +143,8 @@ class Turns(Generic[C]):
     def _run(self, turn: _Turn[C]) -> Any:
         assert turn.number is not None
         with self.order:
-            self._changed.wait_for(lambda: self._serving == turn.place or self._is_stopped)
+            while self._serving != turn.place and not self._is_stopped:
+                self._changed.wait(_LOOK_S)
         try:
             return self._perform(turn.call, turn.number)
         except Exception:
