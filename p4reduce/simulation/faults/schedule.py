@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -296,9 +297,13 @@ class Schedule:
         """The first call that workers of job `n`'s gang make in different ways; None: they never do."""
         planes = [self.jobs[plane] for plane in self.planes(n)]
         works = [job.work for job in planes]
-        found = [call for job in planes for _, call in job.cancels]
-        alike = next((call for call, each in enumerate(zip(*works, strict=False)) if len({*each}) > 1), None)
-        found += [] if alike is None else [alike]
+        cancels = Counter(call for job in planes for _, call in {(rank, call) for rank, call in job.cancels})
+        workers = sum(len(job.hosts) for job in planes)
+        found = [
+            call
+            for call, each in enumerate(zip(*works, strict=False))
+            if len({*each}) > 1 or (not each[0].cancelled and 0 < cancels[call] < workers)
+        ]
         lengths = {len(work) for work in works}
         found += [min(lengths)] if len(lengths) > 1 else []
         return min(found, default=None)

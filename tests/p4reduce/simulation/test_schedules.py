@@ -15,7 +15,7 @@ import pytest
 
 from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.playing import Outcome, run
-from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError, Strike
+from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError, Strike, Work
 from p4reduce.simulation.faults.shrinking import Shrinker
 
 SCHEDULES = sorted((Path(__file__).parent / "schedules").glob("*.json"))
@@ -208,3 +208,24 @@ def test_what_is_made_short_can_be_played_again() -> None:
     assert len(shrunk.schedule.jobs) == 1
     for one in played:
         assert Schedule.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("is_cancelled_by_all", "cancels", "differs_at"),
+    [
+        (False, [[], []], None),
+        (False, [[[0, 1]], []], 1),
+        (False, [[[0, 1], [1, 1]], []], 1),
+        (False, [[[0, 1], [1, 1]], [[0, 1], [1, 1]]], None),
+        (True, [[[0, 1]], []], None),
+    ],
+)
+def test_who_cancels_what_others_do_not_differs(
+    is_cancelled_by_all: bool, cancels: list[list[list[int]]], differs_at: int | None
+) -> None:
+    call = Work(module="in_network", name="all_reduce", dtype="int32", elements=4)
+    work = [call, replace(call, cancelled=is_cancelled_by_all)]
+    schedule = draw(0)
+    plane = replace(schedule.jobs[0], hosts=[0, 1], gang=1)
+    jobs = [replace(plane, work=work, cancels=cancelled) for cancelled in cancels]
+    assert replace(schedule, jobs=jobs).differs_at(0) == differs_at
