@@ -115,12 +115,3 @@ def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedba
             f"a wire of 16 bits is for sum and avg of floats, not for {reduction.name.lower()} of {dtype}"
         )
     return wire
-
-
-def require_rows_for(world_size: int, shape: tuple[int, ...]) -> int:
-    """How many rows each worker gets of an array of that shape."""
-    if not shape or shape[0] % world_size:
-        raise UsageError(
-            f"reduce_scatter: the first dimension of shape {shape} is not a multiple of {world_size} workers"
-        )
-    return shape[0] // world_size

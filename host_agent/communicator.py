@@ -17,7 +17,7 @@ from controller.security import tokens
 from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, status
 from host_agent.adapters import Transport
-from host_agent.arguments import require_rows_for, strategy_of
+from host_agent.arguments import strategy_of
 from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire, cheaper, choose
 from host_agent.errors import (
@@ -252,7 +252,8 @@ class Communicator(Collectives):
     def _call_of(self, wanted: Wanted[Any]) -> Task[Any]:
         choose = self._choice(wanted.strategy, wanted.kind, wanted.source)
         begin = self._feeding_back(wanted) if wanted.feedback is not None else _begin(wanted)
-        return Task(wanted.what, wanted.reduction, choose, begin, wanted.root)
+        shape = wanted.source.shape if wanted.kind is Kind.REDUCE_SCATTER else None
+        return Task(wanted.what, wanted.reduction, choose, begin, wanted.root, shape)
 
     def _feeding_back(self, wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
         assert wanted.feedback is not None
@@ -301,7 +302,7 @@ class Communicator(Collectives):
         """The user has made so many calls on all GPUs."""
         self._execution.member.called = calls % NUMBERS
 
-    def begins_gang_collective(self, call: int) -> tuple[int, View, View]:
+    def begins_gang_collective(self, call: int) -> tuple[int, tuple[View, ...]]:
         """As `Execution`'s, and the next two."""
         return self._execution.begins_gang_collective(call)
 
@@ -425,7 +426,7 @@ def _begin(wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
                 into = np.empty((view.world_size, *source.shape), source.dtype)
                 return Begun(run(into), into)
             case Kind.REDUCE_SCATTER:
-                rows = require_rows_for(view.world_size, source.shape)
+                rows = source.shape[0] // view.world_size
                 into = np.empty((rows, *source.shape[1:]), source.dtype)
                 return Begun(run(into), into)
             case Kind.BARRIER:

@@ -43,7 +43,15 @@ from host_agent.member import (
     Settle,
     WentOn,
 )
-from host_agent.membership import Membership, MembershipChange, Request, View, error_of, require_root
+from host_agent.membership import (
+    Membership,
+    MembershipChange,
+    Request,
+    View,
+    error_of,
+    require_root,
+    require_rows_for,
+)
 from host_agent.recovery import NUMBERS, Attempt, BegunAnewError, repair, through_renewals
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportClosedError, TransportError
@@ -96,7 +104,8 @@ class Task(Generic[T]):
 
     `choose` gives the strategy for the job's mode when the collective starts. `begin` prepares what depends
     on the workers in the job then; it is called again if a renewal cut the collective and it runs again. Both
-    raise UsageError. `root`: a rank as the call was made; `begin` is given the one that it has now.
+    raise UsageError. `root`: a rank as the call was made; `begin` is given the one that it has now. `shape`:
+    of an array whose rows the workers divide.
     `gang_renewal`: the task is part of a collective of all GPUs that was begun after that renewal of its
     elastic gang.
     """
@@ -106,6 +115,7 @@ class Task(Generic[T]):
     choose: Callable[[Mode], Strategy]
     begin: Callable[[View, int], Begun]
     root: int | None = None
+    shape: tuple[int, ...] | None = None
     gang_renewal: int = 0
 
     def words(self, mode: Mode) -> str:
@@ -215,15 +225,15 @@ class Execution:
 
     # Collectives of all GPUs of an elastic gang
 
-    def begins_gang_collective(self, call: int) -> tuple[int, View, View]:
-        """Return the renewal after which it is begun, who is in the job, and who as that call sees it.
+    def begins_gang_collective(self, call: int) -> tuple[int, tuple[View, ...]]:
+        """Return the renewal after which it is begun, and who has been in the job since, as the call sees it.
 
         All that was called in the plane before is over.
         """
         member = self.member
         with self.turns.order, self._changed:
             self._next_collective = member.next_collective
-            return member.gang_renewal, member.view, member.view_at(call)
+            return member.gang_renewal, member.views_since(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:
         """Whether what was begun after that renewal is dropped."""
@@ -408,9 +418,13 @@ class Execution:
             numbered = self._numbered()
             with self._changed:
                 view, mode = self.member.view, self.member.mode_of(numbered)
+                since = self.member.views_since(collective)
                 strategy = task.choose(mode)
                 self.member.calls.made(collective, lambda: _words(called, strategy))  # lets go of arrays
                 self._act()
+            for each in since:  # not only now: others may have refused the call before more workers died
+                if task.shape is not None:
+                    require_rows_for(each.world_size, task.shape)
             begun = task.begin(view, 0 if task.root is None else self._root(task, collective, view))
             self.membership.runs(collective)
             call = Call(

@@ -35,7 +35,6 @@ from host_agent.arguments import (
     contiguous,
     name_of,
     reducible,
-    require_rows_for,
     result_array,
     strategy_of,
     wire_of,
@@ -43,7 +42,7 @@ from host_agent.arguments import (
 from host_agent.collectives.plan import Array, Strategy, Wire
 from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import CommunicatorError
-from host_agent.membership import MembershipChange, require_root
+from host_agent.membership import MembershipChange, require_root, require_rows_for
 from host_agent.metrics import Statistics
 from host_agent.tensors import Mapped, as_arrays
 from host_agent.transport.events import Counters
@@ -346,8 +345,8 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
     ) -> Wanted[Array]:
         """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
         source, reduction = reducible(array, op)
-        if self.world_size == self._joined_size:  # else when it starts, on all alike
-            require_rows_for(self._joined_size, source.shape)
+        if not self.ready.lease_s:  # else when it starts, on all alike: workers may have died by then
+            require_rows_for(self.world_size, source.shape)
         return Wanted(
             kind=Kind.REDUCE_SCATTER,
             what=f"reduce_scatter({reduction.name}) of {source.size} {name_of(source.dtype)}",

@@ -200,6 +200,8 @@ class Member:
         self._renew: Renew | None = None  # the newest
         self._renewed: Renewed | None = None  # the answer to it
         self._answer: Renewing | None = None  # to it, too
+        self._over = 0  # the newest that is over here
+        self._missed: list[Renewed] = []  # those that a newer one has cut short here: others may have gone on
         self._started = False
 
     def actions(self) -> list[Action]:
@@ -227,8 +229,12 @@ class Member:
 
         All workers change over at the same call: the first that none of them had made when they were asked.
         """
-        later = (view for first, view in reversed(self._views[1:]) if _ahead(call, first) >= 0)
-        return next(later, self._views[0][1])
+        return self.views_since(call)[0]
+
+    def views_since(self, call: int) -> tuple[View, ...]:
+        """Return what `view_at` does, and all later ones until now."""
+        later = (k for k, (first, _) in reversed([*enumerate(self._views)][1:]) if _ahead(call, first) >= 0)
+        return tuple(view for _, view in self._views[next(later, 0) :])
 
     @property
     def is_delivered(self) -> bool:
@@ -355,6 +361,7 @@ class Member:
             collective=self.replay_log.finished,
             gang_collective=self.gang_collective,
             called=self.called,
+            over=self._over,
         )
         self._actions.append(Say(self._answer))
         return True
@@ -388,6 +395,8 @@ class Member:
                 self._actions.append(Say(self._answer))
             return
         planned = self._held_from is not None  # and so nothing is cut
+        if self._renewed is not None:
+            self._missed.append(self._renewed)
         self._renew, self._renewed = renew, None
         self._started = False
         self._move = self._held_from = None
@@ -403,6 +412,7 @@ class Member:
             told = f"the job goes on with collective {renewed.collective}, but {finished} are finished here"
             self._actions.append(Inconsistent(renewed.renewal, told))
             return
+        self._missed = [missed for missed in self._missed if _number_of(missed) <= renewed.over]
         self._renewed, self.stage = renewed, Stage.CONNECTING
         self._actions.append(Connect(renewed.renewal, renewed.ready))
 
@@ -432,7 +442,12 @@ class Member:
         assert renew is not None
         ready, before, mode_before = renewed.ready, self.view, self.mode
         self.view = view = before.after(renewed)
-        self._change_over(view, self.called if renewed.ranks_from is None else renewed.ranks_from)
+        for missed in (*self._missed, renewed):
+            self._change_over(
+                before.after(missed), self.called if missed.ranks_from is None else missed.ranks_from
+            )
+        self._missed.clear()
+        self._over, self._renewed = _number_of(renewed), None
         self.generation = ready.generation
         self.replay_log.window = _window_of(ready)
         self._set_mode(ready.mode, ready.mode_reason)
@@ -501,6 +516,10 @@ class Member:
         if mode is Mode.RING:
             self.ring_reason = reason
             self.ring_moves += before is not Mode.RING
+
+
+def _number_of(renewed: Renewed) -> int:
+    return renewed.gang_renewal or renewed.renewal
 
 
 def _window_of(ready: Ready) -> Window:

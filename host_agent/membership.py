@@ -43,6 +43,15 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
     )
 
 
+def require_rows_for(world_size: int, shape: tuple[int, ...]) -> int:
+    """How many rows each worker gets of an array of that shape."""
+    if not shape or shape[0] % world_size:
+        raise UsageError(
+            f"reduce_scatter: the first dimension of shape {shape} is not a multiple of {world_size} workers"
+        )
+    return shape[0] // world_size
+
+
 def require_root(root: int, world_size: int) -> None:
     """Raise UsageError where a collective's root is not a rank of the job."""
     if not 0 <= root < world_size:

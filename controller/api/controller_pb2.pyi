@@ -345,7 +345,7 @@ class Renew(_message.Message):
     def __init__(self, renewal: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Renewing(_message.Message):
-    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective", "gang_collective", "called")
+    __slots__ = ("renewal", "qpn_out", "psn_out", "qpn_in", "collective", "gang_collective", "called", "over")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     QPN_OUT_FIELD_NUMBER: _ClassVar[int]
     PSN_OUT_FIELD_NUMBER: _ClassVar[int]
@@ -353,6 +353,7 @@ class Renewing(_message.Message):
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     CALLED_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     qpn_out: int
     psn_out: int
@@ -360,10 +361,11 @@ class Renewing(_message.Message):
     collective: int
     gang_collective: int
     called: int
-    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ..., gang_collective: _Optional[int] = ..., called: _Optional[int] = ...) -> None: ...
+    over: int
+    def __init__(self, renewal: _Optional[int] = ..., qpn_out: _Optional[int] = ..., psn_out: _Optional[int] = ..., qpn_in: _Optional[int] = ..., collective: _Optional[int] = ..., gang_collective: _Optional[int] = ..., called: _Optional[int] = ..., over: _Optional[int] = ...) -> None: ...
 
 class Renewed(_message.Message):
-    __slots__ = ("renewal", "ready", "collective", "holder", "members", "gang_renewal", "gang_collective", "ranks_from")
+    __slots__ = ("renewal", "ready", "collective", "holder", "members", "gang_renewal", "gang_collective", "ranks_from", "over")
     RENEWAL_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +374,7 @@ class Renewed(_message.Message):
     GANG_RENEWAL_FIELD_NUMBER: _ClassVar[int]
     GANG_COLLECTIVE_FIELD_NUMBER: _ClassVar[int]
     RANKS_FROM_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
     renewal: int
     ready: Ready
     collective: int
@@ -380,7 +383,8 @@ class Renewed(_message.Message):
     gang_renewal: int
     gang_collective: int
     ranks_from: int
-    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., gang_renewal: _Optional[int] = ..., gang_collective: _Optional[int] = ..., ranks_from: _Optional[int] = ...) -> None: ...
+    over: int
+    def __init__(self, renewal: _Optional[int] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., collective: _Optional[int] = ..., holder: _Optional[int] = ..., members: _Optional[_Iterable[int]] = ..., gang_renewal: _Optional[int] = ..., gang_collective: _Optional[int] = ..., ranks_from: _Optional[int] = ..., over: _Optional[int] = ...) -> None: ...
 
 class Start(_message.Message):
     __slots__ = ()

@@ -248,6 +248,7 @@ class Renewing:
 
     `gang_collective`: in an elastic gang, the first of all GPUs that is not finished here. `called`: the
     number of the next collective that its user has not called yet; in a gang, of its calls on all GPUs.
+    `over`: the newest renewal that is over here, in an elastic gang by its `gang_renewal`; 0: there was none.
     """
 
     renewal: int
@@ -257,6 +258,7 @@ class Renewing:
     collective: int
     gang_collective: int | None = None
     called: int | None = None
+    over: int = 0
 
 
 @dataclass(frozen=True)
@@ -410,7 +412,8 @@ class Renewed:
     who has not finished `gang_collective`, of all GPUs, begins it anew; None: nobody begins one anew.
 
     The new ranks and world size hold from the call with the number `ranks_from` on, for all workers alike. It
-    is the furthest `called` of all; None: a worker did not say any.
+    is the furthest `called` of all; None: a worker did not say any. `over`: the newest renewal that was over
+    for any of them.
     """
 
     renewal: int
@@ -421,6 +424,7 @@ class Renewed:
     gang_renewal: int = 0
     gang_collective: int | None = None
     ranks_from: int | None = None
+    over: int = 0
 
 
 @dataclass(frozen=True)

@@ -625,6 +625,7 @@ class Job:
                 gang_renewal=renewal.agreed.gang_renewal,
                 gang_collective=renewal.agreed.gang_collective,
                 ranks_from=renewal.agreed.ranks_from,
+                over=renewal.agreed.over,
             )
             self._tell(rank, event)
         elif rank in renewal.waiting:

@@ -34,6 +34,7 @@ class Agreed:
     gang_renewal: int = 0
     gang_collective: int | None = None
     ranks_from: int | None = None
+    over: int = 0
 
 
 @dataclass
@@ -148,4 +149,5 @@ def agree(planes: Iterable[Renewal], number: int, *, begins_anew: bool) -> Agree
         gang_renewal=number,
         gang_collective=furthest(unfinished) if begins_anew else None,
         ranks_from=furthest(called) if called and len(called) == len(answers) else None,
+        over=max((answer.over for answer in answers), default=0),
     )

@@ -501,9 +501,9 @@ class MachineCommunicator(Collectives):
     def _place(self) -> Place:
         if not self._gang.is_elastic:
             world = self._world_of(self.plane.view_at(0))
-            return Place(0, world, world)
-        renewal, view, seen = self.plane.begins_gang_collective(self._gang.step)
-        return Place(renewal, self._world_of(view), self._world_of(seen))
+            return Place(0, (world,))
+        renewal, views = self.plane.begins_gang_collective(self._gang.step)
+        return Place(renewal, tuple(map(self._world_of, views)))
 
     def _world_of(self, view: View) -> World:
         """The workers of a plane's machines."""

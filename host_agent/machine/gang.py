@@ -95,11 +95,20 @@ class Notice:
 
 
 class Place(NamedTuple):
-    """The job after a renewal. `world`: its workers; `seen`: those as this step's call sees them."""
+    """The job after a renewal. `worlds`: its workers as this step's call sees them, and all later, to now."""
 
     renewal: int
-    world: World
-    seen: World
+    worlds: tuple[World, ...]
+
+    @property
+    def world(self) -> World:
+        """Those that it has now."""
+        return self.worlds[-1]
+
+    @property
+    def seen(self) -> World:
+        """Those as this step's call sees them."""
+        return self.worlds[0]
 
 
 class World(NamedTuple):
@@ -176,7 +185,7 @@ class Stage(Enum):
     FINISHING = auto()
 
 
-_NOWHERE: Final = Place(0, World(0, ()), World(0, ()))
+_NOWHERE: Final = Place(0, (World(0, ()),))
 
 
 @dataclass
@@ -347,13 +356,17 @@ class Gang:
 
     def _refusal(self) -> str | None:
         """Why the workers that the job has cannot do the call, which all of them find alike."""
-        asked, size = self._asked, self._place.world.size
+        asked = self._asked
         if asked.root is not None and asked.member is None and not 0 <= asked.root < self._place.seen.size:
             last = self._place.seen.size - 1
             return f"root {asked.root} is no rank of a job of {self._place.seen.size} workers (0..{last})"
         if asked.root is not None and self._root() is None:
             return f"{asked.what}: the worker that was the root has died"
-        if asked.rows is not None and asked.rows % size:
+        # Of any since: another machine may have refused the call before more workers died.
+        sizes = (
+            world.size for world in self._place.worlds if asked.rows is not None and asked.rows % world.size
+        )
+        if size := next(sizes, None):
             return f"{asked.what}: the first dimension, {asked.rows}, is not a multiple of {size} workers"
         return None
 

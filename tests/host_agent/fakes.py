@@ -496,8 +496,9 @@ class FakeRack:
         gang_renewal: int = 0,
         gang_collective: int | None = None,
         ranks_from: int | None = None,
+        over: int | None = None,
     ) -> int:
-        """Set up the new generation, and tell everybody. `ranks_from`: of a gang, of all planes."""
+        """Set up the new generation, and tell everybody. `ranks_from`, `over`: of a gang, of all planes."""
         called = [answer.called for answer in answers.values() if answer.called is not None]
         counts = [answers[member].collective for member in self.members]
         collective = next(c for c in counts if all((other - c) % 2**32 <= 1 for other in counts))
@@ -522,6 +523,7 @@ class FakeRack:
                     gang_renewal=gang_renewal,
                     gang_collective=gang_collective,
                     ranks_from=furthest(called) if ranks_from is None else ranks_from,
+                    over=max(answer.over for answer in answers.values()) if over is None else over,
                 )
             )
         return collective

@@ -72,8 +72,8 @@ RENEW, AGAIN = Renew(1, "a switch restarted"), Renew(2, "another one did")
 CUT, CUT_AGAIN = Cut(RENEW.reason, planned=False), Cut(AGAIN.reason, planned=False)
 
 
-def renewing(number: int, collective: int = 0) -> Say:
-    return Say(Renewing(renewal=number, collective=collective, called=0, **FRESH))
+def renewing(number: int, collective: int = 0, *, over: int = 0) -> Say:
+    return Say(Renewing(renewal=number, collective=collective, called=0, over=over, **FRESH))
 
 
 def renewed(number: int, collective: int = 0, *, holder: int | None = None, dead: bool = False) -> Renewed:
@@ -240,7 +240,7 @@ SCRIPTS: dict[str, list[Row]] = {
         (Start(), went_on(1, Mode.RING), Again()),
         (AGAIN, CUT_AGAIN),  # it runs again, and is not parked
         ("parked", Offer(2)),
-        ("offered 2", renewing(2)),
+        ("offered 2", renewing(2, over=1)),
         (renewed(2), connect(2)),
         ("connected 2", Say(Up())),
         (Start(), went_on(2), Again()),
@@ -414,6 +414,31 @@ def test_what_is_begun_again_after_a_death_sees_who_was_there_when_it_was_called
     for event in (replace(renewed(1, 1, dead=True), ranks_from=2), "connected 1", Start()):
         do(one, event)
     assert [one.view_at(call).members for call in (1, 2)] == [(0, 1, 2), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("over", "seen"), [(1, [(0, 1, 2), (1, 2), (1, 2), (1,)]), (0, [(0, 1, 2)] * 3 + [(1,)])]
+)
+def test_a_worker_that_missed_a_start_sees_what_others_saw(over: int, seen: list[tuple[int, ...]]) -> None:
+    """Others have gone on after the first renewal, and made two calls, if `over` says so."""
+    one = play([*IDLE[:2]])
+    last = replace(renewed(2).ready, rank=0, world_size=1)
+    gone = Renewed(renewal=2, ready=last, collective=0, members=(1,), over=over, ranks_from=3)
+    first = replace(renewed(1, dead=True), ranks_from=1)
+    for event in (first, "connected 1", {"called": 0}, AGAIN, "offered 2", gone, "connected 2", Start()):
+        do(one, event)
+    assert [one.view_at(call).members for call in range(4)] == seen
+    assert [view.members for view in one.views_since(1)] == list(dict.fromkeys(seen[1:]))
+
+
+def test_renewing_says_which_renewal_is_over() -> None:
+    one = play(IDLE[:2])
+    for event in (renewed(1), "connected 1", Start(), AGAIN, "offered 2"):
+        do(one, event)
+    said = one.actions()[-1]
+    assert isinstance(said, Say)
+    assert isinstance(said.message, Renewing)
+    assert said.message.over == 1
 
 
 @pytest.mark.parametrize("is_gang", [False, True])

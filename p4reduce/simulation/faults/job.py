@@ -138,9 +138,11 @@ class JobRun:
     def outcome(self, worker: Peer, collective: int, why: str) -> None:
         """A call is over at a worker, done, or not for that reason.
 
-        Machines that differ about a call of no elements find out at the next.
+        Machines may differ about a call of no elements.
         """
         if self._differs_at is not None and collective >= self._differs_at:
+            return
+        if not self.plan.work[collective].travels:
             return
         if self.outcomes.setdefault(collective, why) != why:
             raise InvariantError(

@@ -232,11 +232,8 @@ class InMachine:
     def _place(self) -> Place:
         member = self.worker.in_job
         if not self.gang.is_elastic:
-            world = self._world_of(member.view)
-            return Place(0, world, world)
-        return Place(
-            member.gang_renewal, self._world_of(member.view), self._world_of(member.view_at(self.gang.step))
-        )
+            return Place(0, (self._world_of(member.view),))
+        return Place(member.gang_renewal, tuple(map(self._world_of, member.views_since(self.gang.step))))
 
     def _world_of(self, view: View) -> World:
         size = self.gang.size

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
@@ -153,6 +152,11 @@ class Work:
     cancelled: bool = False
     think_ns: Time = 0
 
+    @property
+    def travels(self) -> bool:
+        """Other machines take part in it; else they do not notice if one does without it."""
+        return self.elements > 0 or self.strict or self.name == "barrier"
+
     def case(self) -> Case:
         """What it does, and what must come out."""
         return Case(
@@ -215,6 +219,11 @@ class JobPlan:
             selective=self.selective,
             gang=gang,
         )
+
+    def calls(self, rank: int, call: int) -> Work | None:
+        """Return what a rank's user makes of a call in the end; None: it cancels that one."""
+        work = self.work[call]
+        return None if work.cancelled or [rank, call] in self.cancels else work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,17 +305,14 @@ class Schedule:
     def differs_at(self, n: int) -> int | None:
         """The first call that workers of job `n`'s gang make in different ways; None: they never do."""
         planes = [self.jobs[plane] for plane in self.planes(n)]
-        works = [job.work for job in planes]
-        cancels = Counter(call for job in planes for _, call in {(rank, call) for rank, call in job.cancels})
-        workers = sum(len(job.hosts) for job in planes)
-        found = [
-            call
-            for call, each in enumerate(zip(*works, strict=False))
-            if len({*each}) > 1 or (not each[0].cancelled and 0 < cancels[call] < workers)
-        ]
-        lengths = {len(work) for work in works}
-        found += [min(lengths)] if len(lengths) > 1 else []
-        return min(found, default=None)
+        lengths = {len(job.work) for job in planes}
+        for call in range(min(lengths)):
+            machines = [{job.calls(rank, call) for job in planes} for rank in range(len(planes[0].hosts))]
+            called = set().union(*machines)
+            travels = any(work is not None and work.travels for work in called)
+            if any(len(each) > 1 for each in machines) or (travels and len(called) > 1):
+                return call
+        return min(lengths) if len(lengths) > 1 else None
 
     def gang_of(self, n: int) -> Gang | None:
         """What job `n` is a plane of."""

@@ -243,8 +243,7 @@ class Worker(Agent):
 
     def cancels(self, collective: int) -> bool:
         """Whether its user cancels that call before its turn."""
-        work = self.job.plan.work[collective]
-        return work.cancelled or [self.joined_as, collective] in self.job.plan.cancels
+        return self.job.plan.calls(self.joined_as, collective) is None
 
     @property
     def plan_size(self) -> int:

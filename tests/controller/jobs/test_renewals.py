@@ -96,6 +96,16 @@ def test_new_ranks_hold_from_the_furthest_call_of_all_workers_of_all_planes(
     assert agree(planes, 0, begins_anew=False) == Agreed(ranks_from=ranks_from)
 
 
+def test_a_renewal_that_was_over_for_anybody_is_told_to_all_planes() -> None:
+    planes = []
+    for of_plane in ([3, 0], [0, 5]):
+        renewal = Renewal(9, Cause.WORKER_LOST, REASON, range(2), 0.0)
+        for rank, over in enumerate(of_plane):
+            renewal.answered(rank, replace(answer(9, 4), over=over))
+        planes.append(renewal)
+    assert agree(planes, 0, begins_anew=False).over == 5
+
+
 def test_from_renew_to_start() -> None:
     job = running(3)
     job.renew(80, Cause.SWITCH_RESTARTED, REASON, 1.0)

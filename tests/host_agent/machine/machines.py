@@ -117,11 +117,12 @@ class Machines:
         finished = [said.gang_collective for of in answers for said in of.values()]
         assert None not in finished
         called = furthest([said.called for of in answers for said in of.values() if said.called is not None])
+        over = max(said.over for of in answers for said in of.values())
         meanwhile()
         for rack, of in zip(self.racks, answers, strict=True):
             number, last = self.racks[0].renewals, max(finished)  # type: ignore[type-var]
             rack.say_renewed(
-                of, mode, "no slots", gang_renewal=number, gang_collective=last, ranks_from=called
+                of, mode, "no slots", gang_renewal=number, gang_collective=last, ranks_from=called, over=over
             )
         for rack in self.racks:
             rack.start_again()

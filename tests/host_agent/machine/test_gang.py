@@ -31,7 +31,7 @@ SUM = Asked("a sum", b"s" * 32)
 STRICT = Asked("a strict sum", b"x" * 32, strict=True)
 ALL = World(0, (0, 1, 2, 3))
 WITHOUT = World(0, (0, 1))  # the machine with the ranks 2 and 3 has died
-AT = Place(0, ALL, ALL)
+AT = Place(0, (ALL,))
 LANES = (0, 0)
 
 
@@ -219,7 +219,7 @@ class TestElastic:
         one.heard(1, notice(SUM, renewal=3))
         assert not acts(one)
         assert one.late == (1,)
-        one.stands(Place(3, WITHOUT, ALL))
+        one.stands(Place(3, (ALL, WITHOUT)))
         assert one.actions() == [Tell(notice(SUM, renewal=3)), Start(WITHOUT, 3, 0, LANES)]
 
     def test_who_stands_where_it_stood_tells_nobody(self) -> None:
@@ -255,14 +255,14 @@ class TestElastic:
         if stage is Stage.FINISHING:
             one.has_result()
         assert one.stage is stage
-        one.dropped((3, 3), Place(1, WITHOUT, ALL))
+        one.dropped((3, 3), Place(1, (ALL, WITHOUT)))
         assert one.actions() == [Tell(notice(asked, renewal=1, lanes=3))]
         one.heard(1, notice(asked, renewal=1, lanes=2))
         last = acts(one)[-1]
         assert (last.start if isinstance(last, Ask) else last) == Start(WITHOUT, 1, 0, (3, 3))
 
     def test_a_way_from_before_a_renewal_does_not_count(self) -> None:
-        one = begun(STRICT, elastic=True, place=Place(1, WITHOUT, ALL))
+        one = begun(STRICT, elastic=True, place=Place(1, (ALL, WITHOUT)))
         one.heard(1, notice(STRICT, renewal=1))
         one.found_way(Way.IN_NETWORK)
         one.heard(1, notice(STRICT, renewal=0, way=Way.IN_NETWORK))
@@ -271,18 +271,28 @@ class TestElastic:
     @pytest.mark.parametrize(
         ("asked", "place", "refused"),
         [
-            (replace(SUM, root=2), Place(1, WITHOUT, ALL), "a sum: the worker that was the root has died"),
+            (replace(SUM, root=2), Place(1, (ALL, WITHOUT)), "a sum: the worker that was the root has died"),
             (
                 replace(SUM, root=2),
-                Place(1, WITHOUT, WITHOUT),
+                Place(1, (WITHOUT,)),
                 "root 2 is no rank of a job of 2 workers (0..1)",
             ),
-            (replace(SUM, root=1), Place(1, WITHOUT, ALL), None),
-            (replace(SUM, rows=4), Place(1, WITHOUT, ALL), None),
+            (replace(SUM, root=1), Place(1, (ALL, WITHOUT)), None),
+            (replace(SUM, rows=4), Place(1, (ALL, WITHOUT)), None),
             (
                 replace(SUM, rows=5),
-                Place(1, WITHOUT, ALL),
-                "a sum: the first dimension, 5, is not a multiple",
+                Place(1, (ALL, WITHOUT)),
+                "a sum: the first dimension, 5, is not a multiple of 4 workers",
+            ),
+            (
+                replace(SUM, rows=2),
+                Place(1, (ALL, WITHOUT)),
+                "a sum: the first dimension, 2, is not a multiple of 4 workers",
+            ),
+            (
+                replace(SUM, rows=8),
+                Place(1, (ALL, World(0, (0, 1, 2)), WITHOUT)),
+                "a sum: the first dimension, 8, is not a multiple of 3 workers",
             ),
         ],
     )
@@ -304,7 +314,7 @@ class TestElastic:
 
     def test_a_root_keeps_its_worker_when_ranks_close_up(self) -> None:
         left = World(0, (2, 3))
-        one = begun(replace(SUM, root=3), elastic=True, place=Place(1, left, ALL))
+        one = begun(replace(SUM, root=3), elastic=True, place=Place(1, (ALL, left)))
         one.heard(1, notice(replace(SUM, root=3), renewal=1))
         assert acts(one) == [Start(left, 1, 1, LANES)]
 

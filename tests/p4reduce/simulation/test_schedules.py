@@ -50,6 +50,17 @@ def strike(**changed: Any) -> list[Any]:
     return [{"link": "h1-1>l1", "frame": 0, "kind": "loss", **changed}]
 
 
+CALL = Work(module="in_network", name="all_reduce", dtype="int32", elements=4)
+
+
+def gang_that_calls(works: list[list[Work]], cancels: list[list[list[int]]] | None = None) -> Schedule:
+    """Two machines of two GPUs; by plane what is called, and which rank cancels which call."""
+    schedule = draw(0)
+    plane = replace(schedule.jobs[0], hosts=[0, 1], gang=1)
+    pairs = zip(works, cancels or [[]] * len(works), strict=True)
+    return replace(schedule, jobs=[replace(plane, work=work, cancels=some) for work, some in pairs])
+
+
 @pytest.mark.slow
 def test_what_is_drawn_can_be_read_again() -> None:
     for seed in range(400):
@@ -223,9 +234,21 @@ def test_what_is_made_short_can_be_played_again() -> None:
 def test_who_cancels_what_others_do_not_differs(
     is_cancelled_by_all: bool, cancels: list[list[list[int]]], differs_at: int | None
 ) -> None:
-    call = Work(module="in_network", name="all_reduce", dtype="int32", elements=4)
-    work = [call, replace(call, cancelled=is_cancelled_by_all)]
-    schedule = draw(0)
-    plane = replace(schedule.jobs[0], hosts=[0, 1], gang=1)
-    jobs = [replace(plane, work=work, cancels=cancelled) for cancelled in cancels]
-    assert replace(schedule, jobs=jobs).differs_at(0) == differs_at
+    work = [CALL, replace(CALL, cancelled=is_cancelled_by_all)]
+    assert gang_that_calls([work, work], cancels).differs_at(0) == differs_at
+
+
+def test_machines_do_not_notice_who_does_without_an_empty_call() -> None:
+    cancelled_by_one_machine = [[[0, 1]], [[0, 1]]]
+    empty = replace(CALL, elements=0)
+    for other, differs_at in ((empty, None), (replace(empty, strict=True), 1), (CALL, 1)):
+        work = [CALL, other]
+        assert gang_that_calls([work, work], cancelled_by_one_machine).differs_at(0) == differs_at
+
+
+def test_planes_that_call_otherwise_differ() -> None:
+    other = [CALL, replace(CALL, strict=True)]
+    assert gang_that_calls([[CALL, CALL], other]).differs_at(0) == 1
+    assert gang_that_calls([[CALL, CALL], [CALL]]).differs_at(0) == 1
+    cancelled = [[replace(work, cancelled=True) for work in calls] for calls in ([CALL, CALL], other)]
+    assert gang_that_calls(cancelled).differs_at(0) is None
