@@ -208,8 +208,11 @@ class Gangs:
                 self._engine.act(record, functools.partial(_end_with, why, gang.plane))
 
     def _away(self, record: Record, gang: Gang) -> str:
-        """The planes that are neither here nor over, as everybody had left them."""
-        there = {_plane(mate) for mate in record.planes}
+        """The planes that are neither here nor over, as everybody had left them.
+
+        One that is only created is not here: an older database may know no more of it.
+        """
+        there = {_plane(mate) for mate in record.planes if mate.job.phase is not Phase.CREATED}
         away = [plane for plane in range(gang.planes) if plane not in there]
         mates = {plane: self._book.by_name.get(gang.job_of(plane)) for plane in away}
         return ", ".join(

@@ -90,6 +90,7 @@ class Worker(Agent):
         # The process
         self.has_given_up = False
         self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
+        self._heard_early: tuple[str, int | None, bool] | None = None
         plane = job.gang
         self.machine = (
             None if plane is None else InMachine(self, plane.plane, plane.planes, elastic=job.plan.elastic)
@@ -207,6 +208,9 @@ class Worker(Agent):
 
     def machine_failed(self, reason: str, dead: int | None, differs: bool) -> None:
         """Another worker of this machine died or differs, or its plane ended: so does this one."""
+        if self.state in ("new", "joining", "ready"):  # its machine meets when it has joined
+            self._heard_early = reason, dead, differs
+            return
         if self.state != "running" or self._is_stopped("machine_failed", reason, dead, differs):
             return
         self.scene.note(f"{self} hears from its machine: {reason}")
@@ -417,6 +421,8 @@ class Worker(Agent):
         if self.state == "ready":
             self.state = "running"
             self.job.runs()
+            if self._heard_early is not None:
+                self.machine_failed(*self._heard_early)
             self._think()
 
     # What the job wants of this worker

@@ -788,11 +788,15 @@ async def test_workers_that_say_another_gang_than_was_created_are_refused(b: Ben
     assert (await b.join("mine/0", MACHINES, gang=Gang("mine", 0, 2)))[0].record.job.spec.gang is not None
 
 
+@pytest.mark.parametrize("is_created", [False, True])
 async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_does(
-    b: Bench, tmp_path: Path
+    b: Bench, tmp_path: Path, is_created: bool
 ) -> None:
+    """Also where an operator has created the other plane, in a database older than the workers."""
     planes = await gang_of_workers(b)
     await b.restart_on_a_new_database(listen=True)
+    if is_created:
+        b.registry.create_job(JobSpec(name="train/1", world_size=3, gang=Gang("train", 1, 2)))
     first = planes[0]
     accounts = []
     for worker in first:
