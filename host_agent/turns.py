@@ -9,6 +9,7 @@ condition, because a lock that an interrupt left taken would block the others fo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -119,6 +120,17 @@ class Turns(Generic[C]):
     def close(self, *, cancel: bool = False) -> None:
         """Return when all queued calls have run; with `cancel`, those that run now."""
         self._queue.shutdown(wait=True, cancel_futures=cancel)
+
+    def are_over(self, *, timeout_s: float) -> bool:
+        """Wait for the calls of other threads, too: True when they, or the job, are over in that time."""
+        until = time.monotonic() + timeout_s
+        with self.order:
+            while self._serving != self._places and not self._is_stopped:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(_LOOK_S, left))
+        return True
 
     def require_other_thread(self, what: str) -> None:
         """UsageError in a future's callback: what waits there for the queue waits for itself."""

@@ -119,7 +119,10 @@ class MachineCommunicator(Collectives):
         self._pipeline = pipeline
         self._left = False
         self._failure: BaseException | None = None
-        self._unheard: BaseException | None = None  # the same, as long as no call of the user's has raised it
+        self._unheard: BaseException | None = (
+            None  # what a cancelled call came to, until the user hears of it
+        )
+        self._is_heard = False  # a call of the user's has raised an error
         self._tally = Tally()
         self._called = 0
         self._roots: dict[int, int] = {}  # of calls, as who they joined when those were made
@@ -326,6 +329,10 @@ class MachineCommunicator(Collectives):
         self._left = True
         try:
             self._turns.close()
+            if not self._turns.are_over(timeout_s=timeout_s):
+                raise CommunicatorClosedError(
+                    f"leave: a collective that another thread has called is not over after {timeout_s:g} s"
+                )
             self._raise_unheard()
             if self.failure is None:
                 self._catch_up(self._called)
@@ -373,7 +380,7 @@ class MachineCommunicator(Collectives):
         return Call(wanted, asked, named, pipeline)
 
     def _admit(self, call: Call | _CatchUp) -> int:
-        self._require_no_failure(call.what)
+        self._require_no_failure(call)
         if self._left:
             raise CommunicatorClosedError(f"{call.what}: this communicator has left its job; join again")
         number = self._called
@@ -390,8 +397,15 @@ class MachineCommunicator(Collectives):
         with suppress(CommunicatorError):
             self._turns.later(_CATCH_UP)
 
+    def _hears(self, call: Call | _CatchUp, error: BaseException) -> None:
+        """The user does, or has not yet: nobody asks what a cancelled call came to."""
+        if isinstance(call, Call):
+            self._is_heard = True
+        elif not self._is_heard:
+            self._unheard = error
+
     def _perform(self, call: Call | _CatchUp, number: int) -> Any:
-        self._require_no_failure(call.what)
+        self._require_no_failure(call)
         self._what, started, ringed = call.what, time.monotonic(), self.plane.statistics().ring
         try:
             self._catch_up(number)
@@ -402,8 +416,7 @@ class MachineCommunicator(Collectives):
             raise UsageError(str(error)) from None
         except CommunicatorError as error:
             first = self._meeting.failure or self._of_all(error)  # what came of it is no news
-            if not isinstance(call, Call):
-                self._unheard = first
+            self._hears(call, first)  # first: another call may find out that the job has failed at once
             self._fail(first)
             raise first from error
         except BaseException as error:
@@ -559,16 +572,20 @@ class MachineCommunicator(Collectives):
         told.__cause__ = error
         return told
 
-    def _require_no_failure(self, what: str) -> None:
-        self._raise_unheard()
-        failure = self._meeting.failure
-        if self._failure is not None and (failure is None or failure is self._failure):
-            raise CommunicatorClosedError(
-                f"{what}: this communicator failed earlier and its job has ended; join again. "
-                f"It was: {self._failure}"
-            ) from self._failure
-        if failure is not None:
-            raise failure.with_traceback(None)
+    def _require_no_failure(self, call: Call | _CatchUp) -> None:
+        try:
+            self._raise_unheard()
+            failure = self._meeting.failure
+            if self._failure is not None and (failure is None or failure is self._failure):
+                raise CommunicatorClosedError(
+                    f"{call.what}: this communicator failed earlier and its job has ended; join again. "
+                    f"It was: {self._failure}"
+                ) from self._failure
+            if failure is not None:
+                raise failure.with_traceback(None)
+        except BaseException as error:
+            self._hears(call, error)
+            raise
 
     def _raise_unheard(self) -> None:
         if (unheard := self._unheard) is not None:

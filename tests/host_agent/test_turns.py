@@ -126,3 +126,17 @@ def interrupt(user: User, after_s: float) -> None:
         pressed.wait()
     except KeyboardInterrupt:
         presses.join()
+
+
+def test_calls_of_other_threads_are_over_when_they_are() -> None:
+    user = User()
+    assert user.turns.are_over(timeout_s=0)
+    with ThreadPoolExecutor() as pool:
+        now = pool.submit(user.turns.now, Call("waits"))
+        while not user.turns._places:
+            pass
+        assert not user.turns.are_over(timeout_s=0.01)
+        user.goes.set()
+        assert user.turns.are_over(timeout_s=20)
+        assert now.result(20) == 0
+    user.turns.close()

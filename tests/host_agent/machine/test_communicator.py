@@ -21,6 +21,7 @@ from host_agent.error_feedback import ErrorFeedback
 from host_agent.errors import (
     CollectiveTimeoutError,
     CommunicatorClosedError,
+    CommunicatorError,
     JobEndedError,
     MismatchError,
     UsageError,
@@ -432,6 +433,56 @@ def test_who_leaves_after_a_call_that_only_it_cancelled_hears_so(machines: Calla
 
     results = machines(2, 2, timeout_s=None).run(work)
     assert all(isinstance(result, MismatchError) for result in results), results
+
+
+def test_who_leaves_after_a_call_that_it_cancelled_hears_that_the_job_has_failed(
+    machines: Callable[..., Machines],
+) -> None:
+    """No call of its own has raised anything; who has heard it leaves in peace."""
+    has_failed = threading.Barrier(4)
+
+    def work(c: Collectives) -> Any:
+        goes = threading.Event()
+        c._turns._queue.submit(goes.wait, 20)
+        if c.rank:
+            assert c.all_reduce(np.ones(9, np.int32), async_op=True).cancel()
+        has_failed.wait(20)
+        if not c.rank:
+            c.abort("enough")
+        elif c.rank == 2:
+            with pytest.raises(CommunicatorError):
+                c.all_reduce(np.ones(9, np.int32))
+        while c.failure is None:
+            time.sleep(0.01)
+        goes.set()
+        return c.leave(timeout_s=20)
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert results[0] is results[2] is None
+    assert isinstance(results[1], CommunicatorError)
+    assert isinstance(results[3], CommunicatorError)
+
+
+def test_leaving_waits_for_another_threads_call(machines: Callable[..., Machines]) -> None:
+    def work(c: Collectives) -> Any:
+        begun = threading.Event()
+
+        def call() -> None:
+            begun.set()
+            sums.append(c.all_reduce(np.full(100_000, c.rank, np.int32)))
+
+        sums: list[Any] = []
+        other = threading.Thread(target=call)
+        other.start()
+        begun.wait(20)
+        assert isinstance(c, MachineCommunicator)
+        while not c._called:
+            time.sleep(0)
+        c.leave(timeout_s=20)
+        other.join(20)
+        return sums[0]
+
+    assert (same(machines(2, 2, timeout_s=None).run(work)) == 6).all()
 
 
 @pytest.mark.parametrize("ringed", [(0,), (1,), (0, 1)], ids=str)
