@@ -44,7 +44,7 @@ def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
 
 
 def require_rows_for(world_size: int, shape: tuple[int, ...]) -> int:
-    """How many rows each worker gets of an array of that shape."""
+    """Return how many rows each worker gets of an array of that shape. UsageError."""
     if not shape or shape[0] % world_size:
         raise UsageError(
             f"reduce_scatter: the first dimension of shape {shape} is not a multiple of {world_size} workers"

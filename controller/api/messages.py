@@ -263,7 +263,7 @@ class Renewing:
 
 @dataclass(frozen=True)
 class Called:
-    """What a worker has called as a collective. `what`: in words, cut as a reason; empty: nothing so far."""
+    """The call of a worker as a collective. `what`: in words, cut as a reason; empty: nothing so far."""
 
     collective: int
     what: str

@@ -841,7 +841,7 @@ class Job:
                 worker.heard_at, worker.patience_s, worker.recovered = now, self.timing.resume_timeout_s, True
 
     def wait_on(self, now: float) -> None:
-        """Who has not come back since the controller was away has all the time for that from now on."""
+        """Give those who have not come back since the controller was away all the time again."""
         for worker in self.workers.values():
             if worker.recovered and not worker.lost:
                 worker.heard_at = now

@@ -55,7 +55,7 @@ class Gangs:
                 require_token(other, token)
 
     def check_told(self, spec: JobSpec, token: str) -> None:
-        """The same of a running job that its workers tell of: ConflictError, NotAllowedError.
+        """Raise the same of a running job that its workers tell of: ConflictError, NotAllowedError.
 
         What was created and nobody has joined may be otherwise, but its token is needed.
         """
@@ -93,7 +93,7 @@ class Gangs:
         return [spec for spec in {**self._book.specs, **live}.values() if spec.gang is not None]
 
     def _other_planes(self, spec: JobSpec) -> list[JobSpec]:
-        """Those of the same gang, in order."""
+        """Return those of the same gang, in order."""
         gang = spec.gang
         others = [
             (other.gang.plane, other)
@@ -208,7 +208,7 @@ class Gangs:
                 self._engine.act(record, functools.partial(_end_with, why, gang.plane))
 
     def _away(self, record: Record, gang: Gang) -> str:
-        """The planes that are neither here nor over, as everybody had left them.
+        """Name the planes that are neither here nor over, as everybody had left them.
 
         One that is only created is not here: an older database may know no more of it.
         """

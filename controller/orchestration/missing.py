@@ -118,6 +118,6 @@ def not_contributed(generation: int, tree: Tree, slots: Slots) -> tuple[int, tup
 
 
 def _listed(words: list[str]) -> str:
-    """What is named, and how many more there are."""
+    """Name some, and say how many more there are."""
     shown = words[:_NAMED] + ([f"{len(words) - _NAMED} more"] if len(words) > _NAMED else [])
     return ", ".join(shown)

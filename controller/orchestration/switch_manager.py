@@ -129,7 +129,7 @@ class SwitchManager:
         return next((name for name in self._leaves(members) if self.switches[name].switch.has_rival), "")
 
     def is_outranked_at(self, members: Iterable[Member]) -> bool:
-        """Whether anybody else is primary of a switch of these workers' hosts."""
+        """Tell whether anybody else is primary of a switch of these workers' hosts."""
         return any(self.switches[name].switch.is_outranked for name in self._leaves(members))
 
     def _leaves(self, members: Iterable[Member]) -> set[str]:

@@ -129,12 +129,12 @@ class Switch:
 
     @property
     def has_rival(self) -> bool:
-        """Whether another controller is primary with our election id, and so has the same jobs or a copy."""
+        """True where another controller is primary with our election id: it has the same jobs, or a copy."""
         return self._has_rival
 
     @property
     def is_outranked(self) -> bool:
-        """Whether somebody else is primary, a rival or not."""
+        """True where somebody else is primary, a rival or not."""
         return self._is_outranked
 
     @property

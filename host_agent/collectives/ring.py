@@ -73,7 +73,7 @@ def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
 
 
 def all_reduce_in_64_bits(call: Call, array: Array, out: Array) -> Steps[None]:
-    """As `all_reduce` of floats, added up in 64-bit floats and rounded once. `out` is another array."""
+    """All-reduce floats, added up in 64-bit floats and rounded once. `out` is another array."""
     call = call.named(Kind.ALL_REDUCE, array)
     yield from _for_all(call, out, _in_64_bits(call, array, out))
 
@@ -111,7 +111,7 @@ def _kept(call: Call, array: Array) -> Array:
 
 
 def _may_overflow(call: Call, array: Array) -> bool:
-    """Whether wider floats can take sums that these cannot."""
+    """Tell whether wider floats can take sums that these cannot."""
     is_sum = call.reduction in (Reduction.SUM, Reduction.AVG)
     return is_sum and array.dtype in ELEMENT_TYPES and array.dtype != np.int32
 
@@ -143,7 +143,7 @@ def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[list[int
 
 
 def _scatter_again(call: Call, array: Array, out: Array, parts: list[slice]) -> Steps[None]:
-    """As `_again`, where each rank has its own part of the result in `out`."""
+    """Do it `_again`, where each rank has its own part of the result in `out`."""
     mine, everybodys = _special(out).view(np.uint8), np.empty(array.size, np.uint8)
     yield from until_sent((yield from _all_gather(call, mine, everybodys, Stage.RING_GATHER)))
     where = everybodys.view(np.bool_)

@@ -218,7 +218,7 @@ def visit(place: Place, who: Who, own: int, deadline: float) -> Arrived:
 
 
 def _received(peer: socket.socket, files: list[int], most: int) -> Message:
-    """What comes next; its descriptors are put into `files`. OSError, EOFError, BadMessageError."""
+    """Return what comes next; its descriptors are put into `files`. OSError, EOFError, BadMessageError."""
     packet, received, flags, _ = socket.recv_fds(peer, MESSAGE_BYTES, most, socket.MSG_CMSG_CLOEXEC)
     files += received
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):

@@ -71,7 +71,7 @@ CANCELLED: Final = Asked("(cancelled)", bytes(32), is_cancelled=True)
 
 @dataclass(frozen=True)
 class Said:
-    """What a worker says of one call. `renewal`: after which it is, or was, in it."""
+    """One call, as a worker tells of it. `renewal`: after which it is, or was, in it."""
 
     step: int
     renewal: int
@@ -82,7 +82,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Notice:
-    """Where a worker stands. `lanes`: how many slots it has posted in each. `calls`: the last two."""
+    """A worker's place. `lanes`: how many slots it has posted in each. `calls`: the last two."""
 
     step: int
     renewal: int
@@ -346,7 +346,7 @@ class Gang:
         self._actions.append(Return(self._refused))
 
     def _root(self) -> int | None:
-        """The rank that the call's root has now; None: it has no root, or one that has died."""
+        """Return the rank that the call's root has now; None: it has no root, or one that has died."""
         if self._asked.root is None:
             return None
         member = self._asked.member
@@ -355,7 +355,7 @@ class Gang:
         return self._place.world.members.index(member) if member in self._place.world.members else None
 
     def _refusal(self) -> str | None:
-        """Why the workers that the job has cannot do the call, which all of them find alike."""
+        """Say why the workers that the job has cannot do the call, which all of them find alike."""
         asked = self._asked
         if asked.root is not None and asked.member is None and not 0 <= asked.root < self._place.seen.size:
             last = self._place.seen.size - 1
@@ -377,17 +377,17 @@ class Gang:
         return tuple(rank for rank in range(self.size) if rank != self.local_rank)
 
     def _is_there(self, mate: int) -> bool:
-        """Whether a mate is in this step after the same renewal, or past it: nothing held it up."""
+        """Tell whether a mate is in this step after the same renewal, or past it: nothing held it up."""
         notice = self._mates.get(mate)
         return notice is not None and notice.step >= self.step and notice.renewal == self._place.renewal
 
     def _way_of(self, mate: int) -> Way:
-        """How a mate's plane takes this call, as the mate found after the same renewal."""
+        """Return how a mate's plane takes this call, as the mate found after the same renewal."""
         said = self._mates[mate].of(self.step)
         return Way.UNKNOWN if said is None or said.renewal != self._place.renewal else said.way
 
     def _difference(self) -> str:
-        """Who has called what in this step, where that differs; else nothing."""
+        """Say who has called what in this step, where that differs; else nothing."""
         said = {self.local_rank: (self._asked.digest, self._asked.what)}
         for mate, notice in self._mates.items():
             theirs = notice.of(self.step)
@@ -398,7 +398,7 @@ class Gang:
         return f"the workers called different collectives: {_who_called_what(said, self.first_rank)}"
 
     def _in_vain(self) -> str:
-        """Who of those that this step waits for has left; nothing where nobody has."""
+        """Say who of those that this step waits for has left; nothing where nobody has."""
         gone = {mate: calls for mate, calls in self._left.items() if calls <= self.step}
         if not gone:
             return ""

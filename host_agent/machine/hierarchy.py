@@ -50,7 +50,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:
-    """What a call runs on. `fail`: told of an error in the thread that gathers, as others wait for it.
+    """The parts that a call runs on. `fail`: told of errors in the thread that gathers, which others wait for.
 
     `lane` carries what is added up, `results` what is gathered. `under_way`: what the plane has of the call.
     `blocks`: of the job's floats.
@@ -110,7 +110,7 @@ class Running:
                 raise AssertionError(f"{wanted.kind.name} is not a collective of users")
 
     def way(self) -> Way:
-        """How this worker's plane takes the call; all machines find the same."""
+        """Ask how this worker's plane takes the call; all machines find the same."""
         modes: list[Mode] = []
 
         def steps(plane_call: PlaneCall, strategy: Strategy) -> Steps[Any]:

@@ -108,7 +108,7 @@ def encoded(message: Message) -> bytes:
 
 
 def decoded(packet: bytes) -> Message:
-    """What a packet says. BadMessageError."""
+    """Read a packet. BadMessageError."""
     if len(packet) > MESSAGE_BYTES:
         raise BadMessageError(f"a message of more than {MESSAGE_BYTES} bytes")
     try:
@@ -131,7 +131,7 @@ def decoded(packet: bytes) -> Message:
 
 
 def _is_one(hint: Any, value: Any) -> bool:
-    """Whether a value is of that type; numbers are counts from 0."""
+    """Tell whether a value is of that type; numbers are counts from 0."""
     if isinstance(hint, types.UnionType):
         return any(_is_one(part, value) for part in typing.get_args(hint))
     if hint is int:

@@ -76,7 +76,7 @@ class Owner(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What a plane came to in a step, after that renewal."""
+    """A plane's result of a step, after that renewal."""
 
     step: int
     renewal: int
@@ -167,7 +167,7 @@ class InMachine:
         self.worker.go()
 
     def drop(self) -> None:
-        """What the call has comes to nothing: a renewal begins it anew."""
+        """Drop what the call has: a renewal begins it anew."""
         self.start, self.part, self.is_asking = None, None, False
         self.gang.dropped(_LANES, self._place())
         self.act()
@@ -205,7 +205,7 @@ class InMachine:
             self.gang.has_result()
 
     def _has(self, part: Part) -> bool:
-        """Whether this worker has put its own part of that result where its mates read it."""
+        """Tell whether this worker has put its own part of that result where its mates read it."""
         own = self.part
         if own is not None and (own.step, own.renewal) == (part.step, part.renewal):
             return True
