@@ -50,7 +50,7 @@ class Machine:
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:
-    """The parts that a call runs on. `fail`: told of errors in the thread that gathers, which others wait for.
+    """The parts that a call runs on. `fail`: told of errors of the thread that gathers: others wait for it.
 
     `lane` carries what is added up, `results` what is gathered. `under_way`: what the plane has of the call.
     `blocks`: of the job's floats.
