@@ -269,7 +269,7 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
                 seed=chance.randrange(2**32),
             )
         )
-    jobs[others:] = _calls_of_gang(seed, jobs[others:])
+    jobs[others:] = _interfaces_of_gang(seed, _calls_of_gang(seed, jobs[others:]))
     soon_ns = chance.choice([1_000_000, 5_000_000, 30_000_000, 300_000_000])
     count, found = chance.choice([0, 1, 1, 2, 3]), []
     for _ in range(count):
@@ -321,6 +321,24 @@ def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
         rank = chance.randrange(len(planes[odd].hosts))
         planes = [replace(plane, cancels=[[rank, call]]) for plane in planes]
     return planes
+
+
+def _interfaces_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
+    """Sometimes GPUs have interfaces that carry less than others. Drawn beside all else."""
+    chance = random.Random(f"{seed}/gang-interfaces")
+    if chance.random() >= 0.3:
+        return planes
+    few = chance.random() < 0.5
+    return [
+        replace(
+            plane,
+            path_mtus=[
+                chance.choice([256, 512, 1024]) if not few or chance.random() < 0.3 else 1024
+                for _ in plane.hosts
+            ],
+        )
+        for plane in planes
+    ]
 
 
 def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mishap]:

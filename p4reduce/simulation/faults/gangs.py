@@ -51,6 +51,9 @@ class GangsOfRun:
         have = {record.job.spec.name: bool(record.allocations) for record in live}
         if set(have.values()) != {modes == {Mode.IN_NETWORK} and any(map(_adds_up, live))}:
             raise InvariantError(f"{live[0].what} goes {modes}, and its planes have slots: {have}")
+        plans = [record.job.plan for record in live if record.job.plan is not None]
+        if not all(plan.is_like(plans[0]) for plan in plans):
+            raise InvariantError(f"the planes of {live[0].what} cut and add up otherwise: {plans}")
         machines = {tuple(member.original_rank for member in record.job.members) for record in live}
         if len(machines) > 1:
             raise InvariantError(f"the planes of {live[0].what} are of different machines: {machines}")

@@ -39,6 +39,7 @@ class Owner(Protocol):
 
     joined_as: int
     has_given_up: bool
+    settings: tuple[int, int]  # the path MTU, and packets of a message
 
     @property
     def plan_size(self) -> int:
@@ -225,7 +226,7 @@ class InMachine:
             return CANCELLED
         work = worker.work
         words = f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
-        digest = hashlib.sha256(repr(_compared(work)).encode()).digest()
+        digest = hashlib.sha256(repr((_compared(work), worker.settings)).encode()).digest()
         root = work.root % worker.plan_size * self.gang.size if work.name == "broadcast" else None
         return Asked(words, digest, root=root, strict=work.strict)
 

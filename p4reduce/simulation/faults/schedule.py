@@ -26,7 +26,7 @@ from host_agent.wire.psn import PSN_MASK
 from p4reduce.simulation.cases import Case
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.network import fabric_config
-from p4src import MAX_RANKS, MAX_SLOTS
+from p4src import MAX_RANKS, MAX_SLOTS, PATH_MTUS
 
 DTYPES = {str(dtype): dtype for dtype in ELEMENT_TYPES}
 COLLECTIVES = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
@@ -182,7 +182,8 @@ class JobPlan:
     before that job is over (0: none), whose QP numbers it may have. `backup`: the workers have another
     network. `first_message`: what messages of its first generation count from. `gang`: jobs with the same
     number are the planes of one, in their order (0: no plane), with the same machines as hosts. `cancels`:
-    which rank cancels which call, that others do not. `window` and `packets`: 0 lets the controller choose.
+    which rank cancels which call, that others do not. `path_mtus`: by rank, what its interface carries;
+    then the controller chooses. `window` and `packets`: 0 lets it choose, too.
     """
 
     hosts: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANKS)]
@@ -205,6 +206,11 @@ class JobPlan:
     first_message: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
     gang: Count = 0
     cancels: list[list[Count]] = field(default_factory=list)
+    path_mtus: list[Count] = field(default_factory=list)
+
+    def path_mtu_of(self, rank: int) -> int:
+        """Return how far that rank's interface goes."""
+        return self.path_mtus[rank] if self.path_mtus else self.path_mtu
 
     def spec(self, name: str, gang: Gang | None = None) -> JobSpec:
         """What the controller is asked for."""
@@ -212,7 +218,7 @@ class JobPlan:
             name=name,
             world_size=len(self.hosts),
             mode=Mode[self.mode] if self.mode else None,
-            path_mtu=self.path_mtu,
+            path_mtu=None if self.path_mtus else self.path_mtu,
             window=self.window or None,
             message_packets=self.packets or None,
             elastic=self.elastic,
@@ -347,10 +353,13 @@ class Schedule:
         where, size = f"jobs[{n}]", len(job.hosts)
         for k, host in enumerate(job.hosts):
             _require(host < sum(self.hosts), f"{where}.hosts[{k}]", host, "the number of a host")
-        for name in ("qpns", "psns", "late_ns"):
+        for name in ("qpns", "psns", "late_ns", "path_mtus"):
             given = getattr(job, name)
-            as_long = len(given) == size or (name == "late_ns" and not given)
+            as_long = len(given) == size or (name in ("late_ns", "path_mtus") and not given)
             _require(as_long, f"{where}.{name}", given, f"a list of {size}, one for each rank")
+        for k, path_mtu in enumerate(job.path_mtus):
+            wanted = f"one of {', '.join(map(str, PATH_MTUS))}"
+            _require(path_mtu in PATH_MTUS, f"{where}.path_mtus[{k}]", path_mtu, wanted)
         for name in ("adapters", "rnr"):
             for k, rank in enumerate(getattr(job, name)):
                 _require(rank < size, f"{where}.{name}[{k}]", rank, f"a rank below {size}")

@@ -91,6 +91,7 @@ class Worker(Agent):
         self.has_given_up = False
         self.mates: list[Worker] = []  # of its machine, in the other planes of its gang
         self._heard_early: tuple[str, int | None, bool] | None = None
+        self.settings = 0, 0
         plane = job.gang
         self.machine = (
             None if plane is None else InMachine(self, plane.plane, plane.planes, elastic=job.plan.elastic)
@@ -306,14 +307,14 @@ class Worker(Agent):
             job=self.job.name,
             world_size=self.job.plan_size,
             worker=addresses(self.host, self.joined_as, qpn=self.qpn_out, psn=self.psn_out),
-            path_mtu_max=plan.path_mtu,
+            path_mtu_max=plan.path_mtu_of(self.joined_as),
             rnr_nak=self.joined_as in plan.adapters or self.joined_as in plan.rnr,
             elastic=plan.elastic,
             selective=plan.selective,
             gang=self.job.gang,
             backup_mac=mac if plan.backup else "",
             backup_ip=ip if plan.backup else None,
-            backup_path_mtu=plan.path_mtu if plan.backup else 0,
+            backup_path_mtu=plan.path_mtu_of(self.joined_as) if plan.backup else 0,
         )
 
     def _act(self) -> None:
@@ -392,6 +393,7 @@ class Worker(Agent):
         """Bring the queue pairs up."""
         self.state = "ready"
         self._enter(ready)
+        self.settings = ready.path_mtu, ready.message_packets
         if self.job.gang is not None and self.job.plan.elastic:
             self.in_job.gang_collective = 0
         self._connect(ready)

@@ -309,6 +309,19 @@ def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Installer, "set_up", alone)
 
 
+def planes_are_cut_alone(patch: pytest.MonkeyPatch) -> None:
+    """Each has the packets that its own workers' interfaces carry."""
+    plans = Installer._plans
+
+    def alone(
+        self: Installer, of_planes: Sequence[jobs.Job], generations: Sequence[int], *of: Any, **how: Any
+    ) -> list[Plan]:
+        alike = zip(of_planes, generations, strict=True)
+        return [plan for job, number in alike for plan in plans(self, [job], [number], *of, **how)]
+
+    patch.setattr(Installer, "_plans", alone)
+
+
 def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
     """Whoever has come to a call begins it, whatever its mates call."""
     patch.setattr(Gang, "_difference", lambda self: "")
@@ -394,6 +407,7 @@ MUTANTS = [
     Mutant("no limit", sets(Member, "mode_of", lambda self, numbered: self.mode), 100),
     Mutant("no new generation", jobs_move_in_as_they_are, 40, crowded),
     Mutant("planes alone", planes_are_set_up_alone, 40, gang),
+    Mutant("planes cut alone", planes_are_cut_alone, 40, gang),
     Mutant("a plane ends alone", sets(Gangs, "ended", lambda self, record: None), 40, rigid_gang),
     Mutant(
         "a machine leaves one plane",
