@@ -366,7 +366,7 @@ class Switch:
                 return
             found = await client.read_entries()
             self.on_found(found)
-            self._was_ours = not self._installed.isdisjoint(found)
+            self._was_ours = not self._installed.isdisjoint(found) and not self._is_half_filled(found)
             by_hand = self._by_hand(found)
             if by_hand:
                 LOG.warning("%s has %d entries that were changed by hand", self._label, len(by_hand))
@@ -428,6 +428,11 @@ class Switch:
     def _require_open(self) -> P4RuntimeClient:
         """For what any controller may do."""
         return self._open if self._open is not None else self._require()
+
+    def _is_half_filled(self, found: Iterable[Entry]) -> bool:
+        """Tell whether somebody else has loaded our program anew, and has not come to the routes, the last."""
+        *_, routes = writing_stages(self.base()) or ((),)
+        return bool(routes) and set(routes).isdisjoint(found)
 
     def _by_hand(self, found: Iterable[Entry]) -> set[Key]:
         """What others changed while they had the switch, and sums do not depend on: `plan` shows that."""

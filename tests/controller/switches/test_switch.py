@@ -273,6 +273,20 @@ async def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
     assert await switch.read_entries() == {*switch_process.base, *job()}
 
 
+async def test_what_another_controller_loaded_in_part_is_filled(
+    switch: Observed, switch_process: RunningSwitch
+) -> None:
+    """It died before it came to the routes: what is missing was not deleted by hand."""
+    await switch.install(job())
+    async with guest(switch_process, 1 << 20) as other:
+        await switch.until(lambda: not switch.connected)
+        await load(other, shipped_program())
+        first = [entry for entry in switch_process.base if isinstance(entry, Group)]
+        await other.write([Update(UpdateKind.INSERT, entry) for entry in first])
+    await switch.until(lambda: switch.connected)
+    assert await switch.read_entries() == set(switch_process.base)
+
+
 async def test_a_visitor_that_changes_nothing_loses_nothing(
     switch: Observed, switch_process: RunningSwitch
 ) -> None:
