@@ -430,7 +430,7 @@ class Switch:
         return self._open if self._open is not None else self._require()
 
     def _is_half_filled(self, found: Iterable[Entry]) -> bool:
-        """Tell whether somebody else has loaded our program anew, and has not come to the routes, the last."""
+        """Tell whether somebody else has loaded our program anew, without routes, which are the last."""
         *_, routes = writing_stages(self.base()) or ((),)
         return bool(routes) and set(routes).isdisjoint(found)
 
