@@ -18,13 +18,24 @@ _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job c
 
 @dataclass
 class Running:
-    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all processes."""
+    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all processes.
+
+    `gpus`: so many ranks are of one machine; who dies takes it along.
+    """
 
     name: str
     ranks: set[int]
+    gpus: int = 1
     processes: dict[int, ProcessId] = field(default_factory=dict)
     killed: set[int] = field(default_factory=set)
     spared: bool = False
+
+    def kill(self, rank: int) -> None:
+        """Count a rank and its machine as dead."""
+        first = rank - rank % self.gpus
+        machine = {*range(first, first + self.gpus)}
+        self.ranks -= machine
+        self.killed |= machine
 
 
 class Board:
@@ -113,14 +124,13 @@ class Board:
                 (job, rank)
                 for job in self._running.values()
                 for rank in sorted(job.ranks)
-                if not (kill and (job.spared or len(job.ranks) == 1))
+                if not (kill and (job.spared or len(job.ranks) == job.gpus))
             ]
             if not there:
                 return None
             job, rank = there[int(choice * len(there))]
             if kill:
-                job.ranks.discard(rank)
-                job.killed.add(rank)
+                job.kill(rank)
             return job.name, rank, job.processes[rank]
 
     # What keeps jobs from beginning

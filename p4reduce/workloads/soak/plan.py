@@ -39,9 +39,13 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job: which of its group's workers are its ranks 0, 1, ..., and its rounds of collectives."""
+    """One job: which of its group's workers are its ranks 0, 1, ..., and its rounds of collectives.
+
+    `gpus`: so many ranks, one after the other, are of one machine.
+    """
 
     workers: tuple[int, ...]
+    gpus: int
     path_mtu: int
     elastic: bool
     selective: bool
@@ -65,21 +69,25 @@ class Step:
 
 
 class Jobs:
-    """Draws the jobs of one group, which has `workers` workers."""
+    """Draws the jobs of one group, which has `workers` workers, `gpus` in each of its machines."""
 
-    def __init__(self, seed: int, group: int, *, workers: int, elastic: bool, selective: bool) -> None:
+    def __init__(
+        self, seed: int, group: int, *, workers: int, elastic: bool, selective: bool, gpus: int = 1
+    ) -> None:
         self._chance = random.Random(f"{seed} crew {group}")  # the name by which seeds are known
-        self._workers = workers
+        self._machines, self._gpus = workers // gpus, gpus
         self._elastic = elastic
         self._selective = selective
 
     def next(self) -> Job:
         """The next one."""
         chance = self._chance
-        workers = chance.randint(2, self._workers)
-        elastic = self._elastic and workers > 2 and chance.random() < 0.5
+        size = chance.randint(2, self._machines)
+        elastic = self._elastic and size > 2 and chance.random() < 0.5
+        machines = chance.sample(range(self._machines), size)
         return Job(
-            workers=tuple(chance.sample(range(self._workers), workers)),
+            workers=tuple(one * self._gpus + gpu for one in machines for gpu in range(self._gpus)),
+            gpus=self._gpus,
             path_mtu=chance.choice((256, 512, 1024, 1024)),
             elastic=elastic,
             selective=self._selective and chance.random() < 0.5,

@@ -33,7 +33,10 @@ _HUSH_S: Final = 240.0
 _SETTLE_S: Final = 3.0
 # Slots of jobs whose workers did not all hear of the end are kept until those have surely ended.
 _SLOTS_GONE_S: Final = 90.0
-_EACH: Final = 4
+_EACH: Final = 4  # workers
+_GANGS: Final = 1  # the group whose jobs are of machines
+_MACHINES: Final = 3
+_GPUS: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,16 +156,21 @@ def _at_work(
 ) -> Iterator[tuple[list[WorkerGroup], list[FaultRunner]]]:
     """Groups and fault runners, each in a thread."""
     cluster, chance = running.state, random.Random(f"{options.seed} places")
-    groups = [
-        WorkerGroup(
+    groups = []
+    for number in range(options.crews):
+        hosts, gpus = chance.choices(cluster.hosts, k=_EACH), 1
+        if number == _GANGS:
+            machines = chance.sample(cluster.hosts, k=_MACHINES)
+            hosts, gpus = [host for host in machines for _ in range(_GPUS)], _GPUS
+        jobs = Jobs(
+            options.seed,
             number,
-            cluster,
-            chance.choices(cluster.hosts, k=_EACH),
-            Jobs(options.seed, number, workers=_EACH, elastic=options.elastic, selective=options.selective),
-            board,
+            workers=len(hosts),
+            elastic=options.elastic,
+            selective=options.selective,
+            gpus=gpus,
         )
-        for number in range(options.crews)
-    ]
+        groups.append(WorkerGroup(number, cluster, hosts, jobs, board))
     faults = ClusterFaults(cluster)
     fault_runners = []
     for name, kinds in (

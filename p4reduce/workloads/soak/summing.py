@@ -19,10 +19,16 @@ _MOST_MISSING = 3
 
 
 def run_cases(
-    communicator: Collectives, *, identity: int, members: Sequence[int], cases: Sequence[dict[str, Any]]
+    communicator: Collectives,
+    *,
+    identity: int,
+    members: Sequence[int],
+    cases: Sequence[dict[str, Any]],
+    gpus: int = 1,
 ) -> dict[str, Any]:
     """Run `cases`, as identity `identity` (the rank in the beginning) of `members`, those that were alive.
 
+    `gpus`: so many ranks are of one machine, and live and die together.
     The answer has for each all-reduce who is in its sum, and digests of results that all ranks have.
     """
     digests: list[str] = []
@@ -35,7 +41,7 @@ def run_cases(
         total += source.nbytes
         if case["collective"] == "all_reduce":
             result = communicator.all_reduce(source, case["reduction"], strategy=case["strategy"])
-            members = _contributors(result, members, case, identity=identity)
+            members = _contributors(result, members, case, identity=identity, gpus=gpus)
             contributors.append(list(members))
             digests.append(digest(result))
         else:
@@ -51,20 +57,20 @@ def run_cases(
 
 
 def _contributors(
-    result: Array, members: Sequence[int], case: dict[str, Any], *, identity: int
+    result: Array, members: Sequence[int], case: dict[str, Any], *, identity: int, gpus: int
 ) -> Sequence[int]:
     """Whose tensors are in a sum: all members', or without some (not us) that died."""
-    for chosen in _subsets(members, identity):
+    for chosen in _subsets(members, identity, gpus):
         if _right(result, chosen, case):
             return chosen
     raise VerificationError(f"a sum is not that of ranks {list(members)}, nor of part of them: {case}")
 
 
-def _subsets(members: Sequence[int], identity: int) -> Iterator[tuple[int, ...]]:
-    others = [member for member in members if member != identity]
+def _subsets(members: Sequence[int], identity: int, gpus: int) -> Iterator[tuple[int, ...]]:
+    others = sorted({member // gpus for member in members} - {identity // gpus})  # machines
     for missing in range(min(_MOST_MISSING, len(others)) + 1):
         for gone in itertools.combinations(others, missing):
-            yield tuple(member for member in members if member not in gone)
+            yield tuple(member for member in members if member // gpus not in gone)
 
 
 def _right(result: Array, ranks: Sequence[int], case: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from controller.api.admin import AdminClient
 from controller.api.errors import ControllerError
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.placement import planes_of
 from p4reduce.workloads.soak.board import IDLE_S, Board, Running
 from p4reduce.workloads.soak.plan import Job, Jobs
 from p4reduce.workloads.team import Answer, Team
@@ -31,7 +32,7 @@ class HangError(Exception):
 
 
 class WorkerGroup:
-    """`hosts` have a worker each (a host may be there twice)."""
+    """`hosts` have a worker each (a host may be there twice, and is for each GPU of a machine)."""
 
     def __init__(
         self, number: int, cluster: ClusterState, hosts: Sequence[HostState], jobs: Jobs, board: Board
@@ -76,7 +77,7 @@ class WorkerGroup:
         self._started += 1
         name = f"soak-{self._number}-{self._started}"
         # The first group's workers are never killed: they show what grows over all of a soak.
-        running = Running(name, set(range(len(job.workers))), spared=self._number == 0)
+        running = Running(name, set(range(len(job.workers))), job.gpus, spared=self._number == 0)
         try:
             if self._join(job, running):
                 self._rounds(job, running)
@@ -84,14 +85,17 @@ class WorkerGroup:
             self._board.ends(running)
             if running.killed:
                 self._replace()
-            self._delete(name)
+            for plane in planes_of(name, job.gpus):
+                self._delete(plane)
 
     def _join(self, job: Job, running: Running) -> bool:
         if self._team is None:
             self._team = Team(self._cluster, len(self._hosts), hosts=self._hosts)
             self._team.__enter__()
-        options = {"elastic": True} if job.elastic else {}
+        options: dict[str, Any] = {"elastic": True} if job.elastic else {}
         options["selective"] = job.selective
+        if job.gpus > 1:
+            options["gpus_per_host"] = job.gpus
         answers = self._ask(
             job,
             running.ranks,
@@ -130,7 +134,7 @@ class WorkerGroup:
                 alive,
                 "soak",
                 lambda rank: {"identity": rank},
-                {"members": members, "cases": [case.as_json() for case in cases]},
+                {"members": members, "cases": [case.as_json() for case in cases], "gpus": job.gpus},
             )
             if self._over(job, running, answers):
                 return
@@ -156,7 +160,7 @@ class WorkerGroup:
             return False
         if set(died) - running.killed:
             self._board.fail(f"job {running.name}: workers {died} ended by themselves: {wrong}")
-        elif not running.killed or (job.elastic and len(running.ranks) > 1):
+        elif not running.killed or (job.elastic and len(running.ranks) > job.gpus):
             self._board.fail(f"job {running.name} (elastic: {job.elastic}) failed: {wrong}")
         elif not all(kind in self._kinds_of_a_death() for kind, _ in wrong.values()):
             self._board.fail(

@@ -33,6 +33,17 @@ def test_jobs_can_be() -> None:
             assert not job.elastic or case.collective == "all_reduce"
 
 
+def test_ranks_of_a_machine_follow_each_other() -> None:
+    source = Jobs(1, 1, workers=6, elastic=True, selective=True, gpus=2)
+    drawn = [source.next() for _ in range(200)]
+    for job in drawn:
+        machines = [worker // 2 for worker in job.workers]
+        assert machines[::2] == machines[1::2]
+        assert [worker % 2 for worker in job.workers] == [0, 1] * (len(job.workers) // 2)
+        assert len(set(job.workers)) == len(job.workers) >= 4
+    assert {(len(job.workers), job.elastic) for job in drawn} == {(4, False), (6, False), (6, True)}
+
+
 def test_every_kind_of_fault_comes_and_can_be_left_out() -> None:
     assert {step.kind for step in steps(1)} == set(KINDS)
     assert {step.kind for step in steps(1, but=RESTARTS)} == set(KINDS) - set(RESTARTS)
