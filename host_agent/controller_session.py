@@ -204,7 +204,8 @@ class ControllerSession:
             lacking = answer()
         if lacking is None:
             error = f" ({session.last_error})" if session.last_error else ""
-            return f"Whom it waits for is not known: the controller at {self.controller} does not say{error}"
+            told = f"Whom it waits for is not known: the controller at {self.controller} does not say{error}"
+            return f"{told}. {_predecessor(session.ready)}"
         if not lacking.who:
             return "The controller knows of nobody who is late: all workers are in this collective"
         return f"The controller says: {lacking.who}"
@@ -412,3 +413,11 @@ def _now() -> int:
 def _until_none(messages: _Outgoing) -> Iterator[pb.WorkerMessage]:
     while (message := messages.get()) is not None:
         yield message
+
+
+def _predecessor(ready: Ready | None) -> str:
+    """Say whom a worker hears itself."""
+    assert ready is not None  # it is in a collective
+    worker = ready.predecessor
+    where = f" on {worker.hostname} ({worker.ip})" if worker.hostname else f" ({worker.ip})"
+    return f"All that it receives comes from rank {worker.rank}{where}, which may wait for another one itself"

@@ -612,3 +612,6 @@ def test_a_controller_that_does_not_say_who_is_missing_is_named(play: Any) -> No
     session.runs(7)
     said = session.who_is_missing(timeout_s=0.2)
     assert said.startswith(f"Whom it waits for is not known: the controller at {session.controller} does not")
+    assert said.endswith(
+        "All that it receives comes from rank 0 (10.1.0.1), which may wait for another one itself"
+    )
