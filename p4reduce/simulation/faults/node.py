@@ -46,7 +46,8 @@ class GhostSwitch(WatchedSwitch):
 
     No rank's is in a sum twice, no sum is complete without all of them, tags and generations never go back.
     Flows of a generation that was taken off do not come back under it, unless nothing was sent meanwhile:
-    what registers hold of it would be believed.
+    what registers hold of it would be believed. Nor does a generation go on with other ranks or leaves than
+    those that it has added up: what a slot holds for others would be combined with theirs.
     """
 
     def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:
@@ -80,7 +81,15 @@ class GhostSwitch(WatchedSwitch):
         """Now."""
         if self.is_stale:
             self.is_stale = False
+            before = {generation: _behind(job) for generation, job in self.jobs.items() if _has_added(job)}
             super().rebuild()
+            for generation, behind in before.items():
+                job = self.jobs.get(generation)
+                if job is not None and _behind(job) != behind:
+                    raise InvariantError(
+                        f"{self.name}: generation {generation} has added up what comes from {behind}, and "
+                        f"is to go on with {_behind(job)}"
+                    )
 
     def process(self, port: int, frame: bytes) -> list[Out]:
         if self.is_stale:
@@ -131,6 +140,15 @@ class GhostSwitch(WatchedSwitch):
         self.inside.clear()
         self.newest.clear()
         self.left = dict.fromkeys(self.left, 0)  # also where nothing was sent, as sums are lost
+
+
+def _behind(job: Job | SpineJob) -> tuple[int, ...]:
+    """Return the ranks, or on a spine the ports of the leaves, whose packets it adds up."""
+    return tuple(sorted(job.places)) if isinstance(job, Job) else job.leaves
+
+
+def _has_added(job: Job | SpineJob) -> bool:
+    return job.counters["aggregated"] > 0
 
 
 class SwitchNode:

@@ -35,6 +35,7 @@ from host_agent.member import Member, Settle
 from host_agent.recovery import ReplayLog
 from host_agent.transport import Operation
 from p4reduce.oracle import emit, placement
+from p4reduce.oracle.state import SpineJob
 from p4reduce.simulation.faults.drawing import draw
 from p4reduce.simulation.faults.loop import NS
 from p4reduce.simulation.faults.network import BackupNetwork
@@ -44,6 +45,7 @@ from p4reduce.simulation.faults.schedule import Mishap, Schedule, ScheduleError,
 from p4reduce.simulation.faults.shrinking import Shrinker, fewest, kind_of
 from p4reduce.simulation.faults.targets import Targeted, play_seeds, players
 from p4reduce.simulation.faults.worker import Worker
+from p4reduce.simulation.watched import WatchedSwitch
 from tests.p4reduce.simulation.defects import (
     duplicates_are_added,
     foreign_packets_are_forwarded,
@@ -428,6 +430,24 @@ def test_a_broken_variant_is_found(mutant: Mutant, monkeypatch: pytest.MonkeyPat
     assert found is not None
     monkeypatch.undo()
     assert not run(mutant.drawn(found)).error
+
+
+def test_a_generation_that_goes_on_with_other_leaves_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks of a leaf are in each of its flows' entries, which the model compares."""
+    rebuild, seen = WatchedSwitch.rebuild, False
+
+    def without_one(self: WatchedSwitch) -> None:
+        nonlocal seen
+        rebuild(self)
+        for job in self.jobs.values():
+            if isinstance(job, SpineJob) and job.counters["aggregated"]:
+                job.leaves, seen = job.leaves[1:], True
+
+    monkeypatch.setattr(WatchedSwitch, "rebuild", without_one)
+    drawn = (draw(seed) for seed in itertools.count())
+    outcomes = (run(schedule) for schedule in drawn if schedule.spines)
+    error = next(outcome.error for outcome in outcomes if seen)
+    assert "has added up what comes from" in error
 
 
 def test_without_its_switch_a_job_goes_on_over_its_workers_backup_interfaces(
