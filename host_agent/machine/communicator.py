@@ -366,6 +366,8 @@ class MachineCommunicator(Collectives):
             rows if is_elastic else None,  # whoever is left refuses by them
         )
         what = wanted.what
+        if is_elastic and rows is not None:
+            what += f" in {rows} rows"
         if wanted.strategy is not Strategy.AUTO:
             what += f" ({wanted.strategy.value})"
         if wanted.pipeline is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -210,6 +211,7 @@ def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> No
     calls = Calls(machines, lambda c, rank: c.reduce_scatter(np.ones(shapes[rank], np.int32)))
     for result in calls.of(0, 1, 2, 3):
         assert isinstance(result, MismatchError), result
+        assert re.search("int32 in 4 rows; rank .* int32 in 6 rows", str(result)), result
 
 
 @pytest.mark.parametrize("early", [(2, 3, 4, 5), (2, 4), (3,)], ids=str)
