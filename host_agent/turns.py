@@ -121,11 +121,17 @@ class Turns(Generic[C]):
         """Return when all queued calls have run; with `cancel`, those that run now."""
         self._queue.shutdown(wait=True, cancel_futures=cancel)
 
+    @property
+    def is_idle(self) -> bool:
+        """No call runs, or waits for its turn."""
+        with self.order:
+            return self._serving == self._places
+
     def are_over(self, *, timeout_s: float) -> bool:
         """Wait for the calls of other threads, too: True when they, or the job, are over in that time."""
         until = time.monotonic() + timeout_s
         with self.order:
-            while self._serving != self._places and not self._is_stopped:
+            while not self.is_idle and not self._is_stopped:
                 left = until - time.monotonic()
                 if left <= 0:
                     return False

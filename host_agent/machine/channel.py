@@ -158,6 +158,10 @@ class Lane:
             yield arrived
             self.release()
 
+    def close(self) -> None:
+        """Let go of the memory; no thread may be in a step."""
+        self._slots, self._posted_at, self._released_at = [], [], []
+
     @property
     def step(self) -> int:
         """How many were posted here."""
@@ -231,6 +235,10 @@ class Board:
     def wait(self, mate: int) -> None:
         """Return when another worker has a newer notice than the one that was read, or after a moment."""
         library().p4r_counter64_wait(self._versions_at[mate], self._read[mate] + 2, _LOOK_NS)
+
+    def close(self) -> None:
+        """Let go of the memory; no thread may be at the board."""
+        self._notices, self._versions_at = [], []
 
     def _set_version(self, version: int) -> None:
         self._version = version

@@ -336,7 +336,6 @@ class MachineCommunicator(Collectives):
             self._raise_unheard()
             if self.failure is None:
                 self._catch_up(self._called)
-            self._on.gathering.shutdown(wait=True)
             self._meeting.leave(self._called)
             self.plane.leave(timeout_s=timeout_s)
         except BaseException as error:
@@ -344,6 +343,15 @@ class MachineCommunicator(Collectives):
             raise
         finally:
             self._meeting.close()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Give the machine's memory back, unless a call of a job that has failed may still be in it."""
+        if self._turns.is_idle:
+            self._on.gathering.shutdown(wait=True)
+            for part in (self._board, self._on.lane, self._on.results):
+                part.close()
+            self._meeting.regions.clear()
 
     def abort(self, reason: str) -> None:
         self._fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)

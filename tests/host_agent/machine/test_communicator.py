@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import re
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -461,6 +463,19 @@ def test_who_leaves_after_a_call_that_it_cancelled_hears_that_the_job_has_failed
     assert results[0] is results[2] is None
     assert isinstance(results[1], CommunicatorError)
     assert isinstance(results[3], CommunicatorError)
+
+
+def test_who_has_left_has_given_the_machines_memory_back(machines: Callable[..., Machines]) -> None:
+    """At once, and not when the garbage collector finds it: each job would have some MiB and descriptors."""
+    made = machines(2, 2)
+    regions = [weakref.ref(region) for c in made.communicators for region in c._meeting.regions]
+    same(made.run(lambda c: c.all_reduce(np.ones(100_000, np.float32))))
+    gc.disable()
+    try:
+        made.run(lambda c: c.leave(timeout_s=20))
+        assert [region for region in regions if region() is not None] == []
+    finally:
+        gc.enable()
 
 
 def test_leaving_waits_for_another_threads_call(machines: Callable[..., Machines]) -> None:
