@@ -21,6 +21,7 @@ from controller.orchestration.rerouting import Rerouting
 from controller.orchestration.retired import STRAGGLERS_S
 from controller.switches.links import LinkWatch
 from controller.switches.managed_switch import ManagedSwitch
+from controller.switches.switch import Switch
 from controller.switches.updates import SwitchError
 
 logger = logging.getLogger(__name__)
@@ -126,15 +127,19 @@ class SwitchManager:
 
     def rival_at(self, members: Iterable[Member]) -> str:
         """A switch of these workers' hosts where a rival is primary; empty where there is none."""
-        return next((name for name in self._leaves(members) if self.switches[name].switch.has_rival), "")
+        return min(self._leaves_of(members, lambda switch: switch.has_rival), default="")
 
     def is_outranked_at(self, members: Iterable[Member]) -> bool:
         """Tell whether anybody else is primary of a switch of these workers' hosts."""
-        return any(self.switches[name].switch.is_outranked for name in self._leaves(members))
+        return bool(self._leaves_of(members, lambda switch: switch.is_outranked))
 
-    def _leaves(self, members: Iterable[Member]) -> set[str]:
+    def _leaves_of(self, members: Iterable[Member], wanted: Callable[[Switch], bool]) -> set[str]:
+        """Return the switches of these workers' hosts that are so; most often none is, of all."""
+        names = {name for name, switch in self.switches.items() if wanted(switch.switch)}
         by_ip = self.config.by_ip
-        return {by_ip[member.ip].switch for member in members if member.ip in by_ip}
+        return (
+            {by_ip[member.ip].switch for member in members if member.ip in by_ip} & names if names else set()
+        )
 
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""
