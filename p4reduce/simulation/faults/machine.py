@@ -1,14 +1,13 @@
 """A worker among those of its machine: the gang that ships, on memory and a channel that are simulated.
 
-What the shared memory of a machine does is done here in simulated time: mates see a worker's newest notice
-after a moment, and each other's parts of a result when they have them.
+A worker's `Memory` is what its mates see of it, after a moment: its newest notice, and what it has posted. As
+in the channel, posts are taken by their number alone, and those of a call that is begun anew stay where they are.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from host_agent.machine.gang import (
@@ -30,8 +29,9 @@ from host_agent.machine.gang import (
 from host_agent.member import Member
 from host_agent.membership import View
 from p4reduce.simulation.faults.schedule import Work
+from p4reduce.simulation.invariant import InvariantError
 
-_LANES: Final = (0, 0)  # how the channel's slots go round is not simulated
+_KEPT: Final = 2  # posts that mates may still take: none is further ahead than by one call
 
 
 class Owner(Protocol):
@@ -62,7 +62,7 @@ class Owner(Protocol):
     def nothing(self) -> Any:
         """The result of a call of no elements, which its planes do not see."""
 
-    def gathered(self, mates: Iterable[Any], collective: int) -> None:
+    def gathered(self, collective: int) -> None:
         """The machine has the results of all planes."""
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
@@ -71,32 +71,57 @@ class Owner(Protocol):
     def differ(self, reason: str) -> None:
         """Workers of this machine have called different collectives."""
 
-    def wake(self, mate: Any) -> None:
-        """Let a mate see, after a moment, what this worker has put into its memory."""
+    def wake_mates(self) -> None:
+        """Let them see, after a moment, what this worker has put into its memory."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """A plane's result of a step, after that renewal."""
+class Post:
+    """A plane's result of a step, after that renewal, as number `slot` of all that a worker has posted."""
 
+    slot: int
     step: int
     renewal: int
     result: Any
 
 
+@dataclass(frozen=True)
+class Memory:
+    """The memory that a worker shares with its mates. `lane`: the number of its next post; `posts`: the last.
+
+    `left`: it has left the job after so many calls.
+    """
+
+    notice: Notice | None = None
+    lane: int = 0
+    posts: tuple[Post, ...] = ()
+    left: int | None = None
+
+    def with_post(self, post: Post) -> Memory:
+        """Return it with one more."""
+        return replace(self, lane=post.slot + 1, posts=(*self.posts, post)[-_KEPT:])
+
+
+class Mate(Protocol):
+    """Another worker of the machine."""
+
+    @property
+    def memory(self) -> Memory:
+        """The memory as this worker sees it."""
+
+
 class InMachine:
-    """A worker's gang. `mates`: those of the machine's other workers, by local rank."""
+    """A worker's gang. `mates`: the machine's other workers, by local rank."""
 
     def __init__(self, worker: Owner, local_rank: int, size: int, *, elastic: bool) -> None:
         self.worker = worker
-        self.mates: dict[int, InMachine] = {}
+        self.mates: dict[int, Mate] = {}
         first = worker.joined_as * size
         self.gang = Gang(local_rank, size, first, is_elastic=elastic)
-        self.notice: Notice | None = None
-        self.part: Part | None = None
+        self.memory = Memory()
+        self.post: Post | None = None  # of the call that runs
         self.start: Start | None = None  # what runs in the plane, or is to, is for this
         self.is_asking = False
-        self.has_left: int | None = None  # after so many calls
 
     @property
     def root(self) -> int:
@@ -107,15 +132,14 @@ class InMachine:
     @property
     def is_running(self) -> bool:
         """The plane has something to do for the call."""
-        return self.start is not None and self.part is None
+        return self.start is not None and self.post is None
 
     def begin(self) -> None:
         """The user makes the next call, if it may."""
         if self.gang.stage is Stage.IDLE:
             self.worker.in_job.called = self.gang.step + 1
-            self.gang.begin(self._asked(), _LANES, self._place())
-            for mate in self.mates.values():
-                self._look(mate)
+            self.gang.begin(self._asked(), self._lanes, self._place())
+            self._hear()
             self.act()
 
     def act(self) -> None:
@@ -124,13 +148,14 @@ class InMachine:
             for action in actions:
                 match action:
                     case Tell(notice):
-                        self.notice = notice
-                        self._wake()
+                        self.memory = replace(self.memory, notice=notice)
+                        self.worker.wake_mates()
                     case Ask(start):
                         self.start, self.is_asking = start, True
                         self.worker.go()
                     case Start() as start:
                         self.start, self.is_asking = start, False
+                        self.memory = replace(self.memory, lane=start.lanes[0])
                         if self.worker.work.elements or self.worker.work.name == "barrier":
                             self.worker.go()
                         else:
@@ -138,8 +163,8 @@ class InMachine:
                     case Finish():
                         self._perhaps_finish()
                     case Return(refused):
-                        part, self.start, self.part = self.part, None, None
-                        self.worker.call_is_over(None if part is None else part.result, refused)
+                        post, self.start, self.post = self.post, None, None
+                        self.worker.call_is_over(None if post is None else post.result, refused)
                     case Differ(reason):
                         self.worker.differ(reason)
 
@@ -150,8 +175,9 @@ class InMachine:
             self.is_asking, self.start = False, None
             self.gang.found_way(Way.BY_RING if result[0] else Way.IN_NETWORK)
         else:
-            self.part = Part(self.gang.step, self.start.renewal, result)
-            self._wake()
+            self.post = Post(self.memory.lane, self.gang.step, self.start.renewal, result)
+            self.memory = self.memory.with_post(self.post)
+            self.worker.wake_mates()
             self._perhaps_gathered()
         self.act()
 
@@ -159,8 +185,7 @@ class InMachine:
         """A mate has come further, or the plane is renewed."""
         if self.worker.over or self.worker.has_given_up:
             return
-        for mate in self.mates.values():
-            self._look(mate)
+        self._hear()
         self._look_at_plane()
         self._perhaps_gathered()
         self._perhaps_finish()
@@ -169,9 +194,14 @@ class InMachine:
 
     def drop(self) -> None:
         """Drop what the call has: a renewal begins it anew."""
-        self.start, self.part, self.is_asking = None, None, False
-        self.gang.dropped(_LANES, self._place())
+        self.start, self.post, self.is_asking = None, None, False
+        self.gang.dropped(self._lanes, self._place())
         self.act()
+
+    def leave(self) -> None:
+        """Let the mates know that there are no more calls."""
+        self.memory = replace(self.memory, left=self.gang.step)
+        self.worker.wake_mates()
 
     @property
     def is_dropped(self) -> bool:
@@ -183,42 +213,46 @@ class InMachine:
     @property
     def _renewal(self) -> int:
         """After which the call has been started."""
-        notice = self.notice
+        notice = self.memory.notice
         return 0 if notice is None else notice.renewal
 
-    def _look(self, mate: InMachine) -> None:
-        rank = mate.gang.local_rank
-        if mate.notice is not None:
-            self.gang.heard(rank, mate.notice)
-        if mate.has_left is not None:
-            self.gang.left(rank, mate.has_left)
+    @property
+    def _lanes(self) -> tuple[int, ...]:
+        return (self.memory.lane,)
+
+    def _hear(self) -> None:
+        for rank, mate in self.mates.items():
+            if mate.memory.notice is not None:
+                self.gang.heard(rank, mate.memory.notice)
+            if mate.memory.left is not None:
+                self.gang.left(rank, mate.memory.left)
 
     def _look_at_plane(self) -> None:
         if self.gang.is_elastic and self.gang.stage is Stage.MEETING:
             self.gang.stands(self._place())
 
     def _perhaps_gathered(self) -> None:
-        part = self.part
-        if part is None or self.gang.stage is not Stage.RUNNING:
+        post = self.post
+        if post is None or self.gang.stage is not Stage.RUNNING:
             return
-        if all(mate._has(part) for mate in self.mates.values()):
-            self.worker.gathered([mate.worker for mate in self.mates.values()], part.step)
+        if all(mate.memory.lane > post.slot for mate in self.mates.values()):
+            for rank, mate in self.mates.items():
+                self._check(post, rank, mate.memory)
+            self.worker.gathered(post.step)
             self.gang.has_result()
 
-    def _has(self, part: Part) -> bool:
-        """Tell whether this worker has put its own part of that result where its mates read it."""
-        own = self.part
-        if own is not None and (own.step, own.renewal) == (part.step, part.renewal):
-            return True
-        return self.gang.step > part.step
+    def _check(self, own: Post, rank: int, memory: Memory) -> None:
+        """What a mate has posted as the same number has to be of the same call, begun after the same renewal."""
+        theirs = next((post for post in memory.posts if post.slot == own.slot), None)
+        if theirs is None or (theirs.step, theirs.renewal) != (own.step, own.renewal):
+            raise InvariantError(
+                f"{self.worker} takes post {own.slot} of GPU {rank} for step {own.step} after renewal "
+                f"{own.renewal}: it is {theirs}"
+            )
 
     def _perhaps_finish(self) -> None:
         if self.gang.stage is Stage.FINISHING and self.worker.in_job.finish_gang_collective():
             self.gang.finished()
-
-    def _wake(self) -> None:
-        for mate in self.mates.values():
-            self.worker.wake(mate.worker)
 
     def _asked(self) -> Asked:
         worker = self.worker

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -237,9 +236,10 @@ class Worker(Agent):
             self.endpoint.halt()
         self._steps = self._waiting = None
 
-    def wake(self, mate: Worker) -> None:
-        """Let a mate see, after a moment, what this worker has put into its memory."""
-        self.clock.after(self.scene.latency(f"memory/{self.job.number}", 500, 20_000), mate.look)
+    def wake_mates(self) -> None:
+        """Let them see, after a moment, what this worker has put into its memory."""
+        for mate in self.mates:
+            self.clock.after(self.scene.latency(f"memory/{self.job.number}", 500, 20_000), mate.look)
 
     def look(self) -> None:
         """Look at what the mates have in their memory."""
@@ -260,9 +260,9 @@ class Worker(Agent):
         """The user's call that runs, or is made next."""
         return self.job.plan.work[self.collective]
 
-    def gathered(self, mates: Iterable[Worker], collective: int) -> None:
+    def gathered(self, collective: int) -> None:
         """The machine has the results of all planes."""
-        self.job.check_planes(self, [mate.job for mate in mates], collective)
+        self.job.check_planes(self, [mate.job for mate in self.mates], collective)
 
     def nothing(self) -> Any:
         """The result of a call of no elements, which its planes do not see."""
@@ -275,8 +275,7 @@ class Worker(Agent):
         """The gang's call is over; whether it was done is the same on all GPUs."""
         self.job.outcome(self, self.collective, "cancelled" if result is refused is None else refused or "")
         self.collective += 1
-        for mate in self.mates:
-            self.wake(mate)
+        self.wake_mates()
         if result is None:
             self.scene.note(f"{self}: collective {self.collective - 1} is not done: {refused}")
             self._think()
@@ -710,9 +709,7 @@ class Worker(Agent):
 
     def _leave(self) -> None:
         if self.machine is not None:
-            self.machine.has_left = self.collective
-            for mate in self.mates:
-                self.wake(mate)
+            self.machine.leave()
         super()._leave()
 
     # Frames.
