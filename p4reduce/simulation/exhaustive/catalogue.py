@@ -8,10 +8,12 @@ from p4reduce.simulation.exhaustive.control import ControlExplorer
 from p4reduce.simulation.exhaustive.control_scopes import CONTROL_SCOPES
 from p4reduce.simulation.exhaustive.explorer import Explorer
 from p4reduce.simulation.exhaustive.found import Explored
+from p4reduce.simulation.exhaustive.gang import GangExplorer
+from p4reduce.simulation.exhaustive.gang_scopes import GANG_SCOPES, GangScope
 from p4reduce.simulation.exhaustive.scopes import SCOPES, Scope
 from p4reduce.simulation.exhaustive.search import Search
 
-ALL: Final[dict[str, Explored]] = {**SCOPES, **CONTROL_SCOPES}
+ALL: Final[dict[str, Explored]] = {**SCOPES, **CONTROL_SCOPES, **GANG_SCOPES}
 
 
 class UnknownScopeError(ValueError):
@@ -27,4 +29,6 @@ def scope_of(name: str) -> Explored:
 
 def explorer_of(scope: Explored) -> Search[Any]:
     """Whoever explores that."""
+    if isinstance(scope, GangScope):
+        return GangExplorer(scope)
     return Explorer(scope) if isinstance(scope, Scope) else ControlExplorer(scope)

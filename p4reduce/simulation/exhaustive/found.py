@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from p4reduce.simulation.exhaustive.control_scopes import ControlScope
+from p4reduce.simulation.exhaustive.gang_scopes import GangScope
 from p4reduce.simulation.exhaustive.scopes import Scope
 
-Explored: TypeAlias = Scope | ControlScope
+Explored: TypeAlias = Scope | ControlScope | GangScope
 
 
 @dataclass(frozen=True)

@@ -246,7 +246,7 @@ class WorkerPart(Agent):
                 )
             members = member.view.members
             self._enters(Enter(self.generation, _SUM, self.collective, member.mode, members))
-        return Attempt(None, call, _sum(out))
+        return Attempt(None, call, summed(out))
 
     def _enters(self, what: Enter) -> None:
         self.entered = what
@@ -424,7 +424,7 @@ class WorkerPart(Agent):
         """It is not used any more."""
 
 
-def _sum(out: Any) -> Steps[None]:
+def summed(out: Any) -> Steps[None]:
     """Waits for the result, unless it is put in place."""
     generation: Any = 0
     try:
