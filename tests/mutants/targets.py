@@ -55,6 +55,15 @@ _CONTROL: Final = _scopes(
     "control-renumber",
     "control-move",
 )
+_GANG: Final = _scopes(
+    "gang-pair",
+    "gang-cancel-one",
+    "gang-differ",
+    "gang-leave",
+    "gang-strict",
+    "gang-elastic-restart",
+    "gang-elastic-kill",
+)
 _ORACLE: Final = Tests(("tests/p4reduce/oracle",))
 _PROGRAM: Final = Tests(("tests/p4src/test_rules.py",), marks="not emulation and not long")
 _AGAINST_MODEL: Final = Tests(
@@ -93,6 +102,7 @@ TARGETS: Final[dict[str, Target]] = {
         of_file("host_agent/machine/gang.py"),
         (
             Tests(("tests/host_agent/machine/test_gang.py",)),
+            *_GANG,
             SEEDS[0],
             Tests(("tests/host_agent/machine",)),
             *SEEDS[1:],

@@ -1,8 +1,8 @@
 """Small gangs as the workers of their machines see them: what their users call, and what may happen.
 
-A call is one of `CALLS`. `odd`: calls of some workers that are others than `calls` says, by worker and number;
-`LEAVE` is none, and no more. `kills`: a worker dies, and with it its machine, or the job. `restarts`: the
-switch loses its sums, and all planes are renewed. `moves`: one plane goes over to the ring before the others.
+A call is one of `CALLS`. `odd`: calls of some workers that are others than `calls` says, by worker and
+number; `LEAVE` is none, and no more. `kills`: a worker dies, and with it its machine, or the job. `restarts`:
+the switch loses its sums, and all planes are renewed. `moves`: one plane goes over to the ring before others.
 """
 
 from __future__ import annotations
@@ -103,54 +103,41 @@ GANG_SCOPES: Final = {
         GangScope(
             "gang-elastic-kill",
             "a worker dies, the other machine goes on",
+            ("broadcast",),
+            machines=2,
+            elastic=True,
+            kills=1,
+        ),
+        GangScope("gang-elastic-restart", "calls are begun anew", ("sum", "empty"), elastic=True, restarts=1),
+        # Long ones: by hand.
+        GangScope("large-gang-quad", "four GPUs of a machine", ("sum", "empty"), gpus=4),
+        GangScope("large-gang-restart", "planes are renewed", ("sum",), machines=2, restarts=1),
+        GangScope(
+            "large-gang-elastic-kill",
+            "a worker dies in either of two calls",
             ("sum", "broadcast"),
             machines=2,
             elastic=True,
             kills=1,
         ),
         GangScope(
-            "gang-elastic-restart",
-            "a call is begun anew",
+            "large-gang-elastic-restart",
+            "what one machine has the other gets, or all begin anew",
             ("sum",),
             machines=2,
             elastic=True,
             restarts=1,
         ),
         GangScope(
-            "gang-elastic-twice",
-            "calls of one machine are begun anew, and again",
-            ("sum", "sum"),
-            elastic=True,
-            restarts=2,
-        ),
-        # Long ones: by hand.
-        GangScope("large-gang-quad", "four GPUs of a machine", ("sum", "empty"), gpus=4),
-        GangScope("large-gang-restart", "planes are renewed", ("sum",), machines=2, restarts=1),
-        GangScope(
-            "large-gang-elastic-restart",
-            "two calls, begun anew",
-            ("sum", "empty"),
-            machines=2,
-            elastic=True,
-            restarts=1,
+            "large-gang-elastic-twice", "begun anew, and again", ("sum", "sum"), elastic=True, restarts=2
         ),
         GangScope(
             "large-gang-elastic-strict",
-            "strict calls, begun anew",
-            ("strict",),
-            machines=2,
+            "strict calls are begun anew, one plane goes by ring",
+            ("strict", "sum"),
             elastic=True,
             restarts=1,
             moves=1,
-        ),
-        GangScope(
-            "large-gang-elastic-both",
-            "a restart, and a worker dies",
-            ("sum",),
-            machines=2,
-            elastic=True,
-            kills=1,
-            restarts=1,
         ),
     )
 }

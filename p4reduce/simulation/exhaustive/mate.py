@@ -6,7 +6,7 @@ another take no time of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from host_agent.membership import Request
 from host_agent.recovery import Attempt, LinkCut
 from host_agent.session import Action, Session
 from p4reduce.simulation.exhaustive.canonical import Canon, Moments
-from p4reduce.simulation.exhaustive.gang_scopes import CALLS, CANCEL, LEAVE, GangScope
+from p4reduce.simulation.exhaustive.gang_scopes import CALLS, CANCEL, GangScope
 from p4reduce.simulation.exhaustive.parts import Given
 from p4reduce.simulation.exhaustive.worker import summed
 from p4reduce.simulation.faults.agent import Agent
@@ -74,7 +74,7 @@ class MateFacts:
 
 @dataclass
 class _Seen:
-    memory: Memory = Memory()
+    memory: Memory = field(default_factory=Memory)
 
 
 def ready_of(scope: GangScope, machine: int, machines: int, generation: int) -> Ready:
@@ -100,7 +100,13 @@ def ready_of(scope: GangScope, machine: int, machines: int, generation: int) -> 
 def address_of(machine: int) -> Addresses:
     """Return anything: nothing is sent there."""
     return Addresses(
-        rank=machine, mac="02:00:00:00:00:01", ip=IPv4Address("10.0.0.1"), qpn_out=16, qpn_in=17, psn_out=0, hostname="h"
+        rank=machine,
+        mac="02:00:00:00:00:01",
+        ip=IPv4Address("10.0.0.1"),
+        qpn_out=16,
+        qpn_in=17,
+        psn_out=0,
+        hostname="h",
     )
 
 
@@ -326,7 +332,9 @@ class MatePart(Agent):
 
     def digest(self) -> bytes:
         """Of all that decides what it does next."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("out", "scope", "session")}
+        fields = {
+            name: value for name, value in vars(self).items() if name not in ("out", "scope", "session")
+        }
         return _CANON.digest([fields], Moments(int, 0, 0, 1, 0))
 
     def close(self) -> None:
@@ -334,4 +342,3 @@ class MatePart(Agent):
 
 
 _CANON: Final = Canon({"GangScope", "Session"})
-__all__ = ["FIRST", "LEAVE", "MateFacts", "MatePart", "Outcome", "Runs", "ready_of"]

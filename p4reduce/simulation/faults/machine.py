@@ -1,7 +1,7 @@
 """A worker among those of its machine: the gang that ships, on memory and a channel that are simulated.
 
 A worker's `Memory` is what its mates see of it, after a moment: its newest notice, and what it has posted. As
-in the channel, posts are taken by their number alone, and those of a call that is begun anew stay where they are.
+in the channel, posts are taken by their number alone, and those of a call that is begun anew stay there.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class InMachine:
             self.gang.has_result()
 
     def _check(self, own: Post, rank: int, memory: Memory) -> None:
-        """What a mate has posted as the same number has to be of the same call, begun after the same renewal."""
+        """Require that a mate's post of that number is of the same call, after the same renewal."""
         theirs = next((post for post in memory.posts if post.slot == own.slot), None)
         if theirs is None or (theirs.step, theirs.renewal) != (own.step, own.renewal):
             raise InvariantError(
