@@ -109,6 +109,22 @@ GANG_SCOPES: Final = {
             kills=1,
         ),
         GangScope("gang-elastic-restart", "calls are begun anew", ("sum", "empty"), elastic=True, restarts=1),
+        GangScope(
+            "gang-elastic-cancel",
+            "a cancelled call, then one begun anew",
+            (CANCEL, "sum"),
+            elastic=True,
+            restarts=1,
+        ),
+        GangScope(
+            "gang-elastic-differ",
+            "a GPU calls something else during a renewal",
+            ("sum", "sum"),
+            elastic=True,
+            restarts=1,
+            odd=((0, 1, "maximum"),),
+        ),
+        GangScope("gang-restart", "planes are renewed", ("sum", "strict"), restarts=1, moves=1),
         # Long ones: by hand.
         GangScope("large-gang-quad", "four GPUs of a machine", ("sum", "empty"), gpus=4),
         GangScope("large-gang-restart", "planes are renewed", ("sum",), machines=2, restarts=1),

@@ -45,7 +45,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call came to. `made`: the generation of its result; None: there is none."""
+    """What a call came to. `made`: the generation of its result, in a rigid gang any; None: there is none."""
 
     refused: str | None
     made: int | None
@@ -204,7 +204,9 @@ class MatePart(Agent):
         return (self.in_job.generation << 1,)
 
     def gathered(self, collective: int) -> None:
-        """All have to be of one generation, and so of the same machines."""
+        """Require that all are of one generation, and so of the same machines. Those of a rigid gang stay."""
+        if not self.scope.elastic:
+            return
         own = self.machine.post
         assert own is not None
         for gpu, seen in self.seen.items():
@@ -217,7 +219,8 @@ class MatePart(Agent):
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
         """The gang's call is over."""
-        self.outcomes.append(Outcome(refused, None if result is None else result[0] >> 1))
+        made = result and (result[0] >> 1 if self.scope.elastic else FIRST)
+        self.outcomes.append(Outcome(refused, made))
         self.collective += 1
 
     def differ(self, reason: str) -> None:

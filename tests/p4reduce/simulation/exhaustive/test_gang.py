@@ -23,6 +23,7 @@ QUICK = [
     "gang-differ",
     "gang-differ-machines",
     "gang-leave",
+    "gang-elastic-differ",
 ]
 SHORT = [name for name in GANG_SCOPES if not name.startswith("large")]
 
