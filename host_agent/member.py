@@ -442,10 +442,9 @@ class Member:
         assert renew is not None
         ready, before, mode_before = renewed.ready, self.view, self.mode
         self.view = view = before.after(renewed)
-        for missed in (*self._missed, renewed):
-            self._change_over(
-                before.after(missed), self.called if missed.ranks_from is None else missed.ranks_from
-            )
+        since = (*self._missed, renewed)
+        for each in since:
+            self._change_over(before.after(each), self.called if each.ranks_from is None else each.ranks_from)
         self._missed.clear()
         self._over, self._renewed = _number_of(renewed), None
         self.generation = ready.generation
@@ -466,7 +465,8 @@ class Member:
                 reason=renew.reason,
             )
         self._actions.append(WentOn(ready, mode_before, change))
-        anew = self.gang_collective is not None and renewed.gang_collective == self.gang_collective
+        # Others may have begun it anew after one that was missed here, refused it, and so finished it.
+        anew = self.gang_collective in {each.gang_collective for each in since} - {None}
         self.gang_renewal = max(self.gang_renewal, renewed.gang_renewal)
         if anew:  # of what is dropped, machines may have called different numbers; all have finished the same
             self.begun_anew = self.gang_renewal

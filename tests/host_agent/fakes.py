@@ -6,7 +6,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 from typing import Any, TypeVar
@@ -528,13 +528,14 @@ class FakeRack:
             )
         return collective
 
-    def start_again(self) -> None:
-        """When all are up, start."""
+    def start_again(self, *, but: Container[int] = ()) -> None:
+        """When all are up, start; the sessions of some break before they hear it."""
         up: set[int] = set()
         while up != set(self.members):
             up.add(self.controller.ups.get(timeout=20))
         for member in self.members:
-            self.controller.listeners[member](Start())
+            if member not in but:
+                self.controller.listeners[member](Start())
 
     def die(self, rank: int) -> None:
         """A worker is gone: it sends nothing more, and nobody hears of it."""

@@ -399,6 +399,19 @@ def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
     assert one.gang_renewal == 8
 
 
+@pytest.mark.parametrize("over", [0, 8])
+def test_what_others_have_begun_anew_meanwhile_is_dropped_here_too(over: int) -> None:
+    """They went on after the first renewal, and refused that collective, if `over` says so."""
+    one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
+    one.gang_collective = 3
+    first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
+    second = replace(renewed(2, 1), gang_collective=4, gang_renewal=9, over=over)
+    for event in ("offered 1", first, "connected 1", AGAIN, "offered 2", second, "connected 2", Start()):
+        do(one, event)
+    assert one.actions()[-1] == (Drop() if over else Again())
+    assert (one.begun_anew, one.next_collective) == ((9, 1) if over else (0, 2))
+
+
 def test_all_workers_see_who_is_left_from_the_same_call_on() -> None:
     one = play([*IDLE[:2]])
     told = replace(renewed(1, dead=True), ranks_from=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from controller.api.messages import Gang, Mode
@@ -106,10 +106,12 @@ class Machines:
         *,
         lost: Sequence[int] = (),
         meanwhile: Callable[[], None] = lambda: None,
+        not_started: Container[int] = (),
     ) -> None:
         """Renew all planes as the controller does, without machines, by how they joined.
 
-        `meanwhile`: what happens when all have said where they stand.
+        `meanwhile`: what happens when all have said where they stand. `not_started`: the GPUs, by the rank
+        that they joined with, that do not hear Start.
         """
         for rack in self.racks:
             rack.begin_renewal("a machine died", lost=lost)
@@ -124,8 +126,8 @@ class Machines:
             rack.say_renewed(
                 of, mode, "no slots", gang_renewal=number, gang_collective=last, ranks_from=called, over=over
             )
-        for rack in self.racks:
-            rack.start_again()
+        for plane, rack in enumerate(self.racks):
+            rack.start_again(but=[m for m in rack.members if m * self.gpus + plane in not_started])
 
     def close(self) -> None:
         """End all: whoever has left has left."""

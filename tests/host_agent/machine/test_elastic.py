@@ -203,6 +203,31 @@ def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machin
         np.testing.assert_array_equal(result, total([0, 1, 2, 3], 40))
 
 
+@pytest.mark.parametrize("not_started", [(2, 3), (3,), (2,), (0, 3)], ids=str)
+def test_what_others_have_refused_is_begun_anew_by_who_missed_that_start(
+    machines: Machines, not_started: tuple[int, ...]
+) -> None:
+    """They were in its sum when its root died, and the others, who went on, have called the next one."""
+
+    def work(c: Collectives, rank: int) -> Any:
+        with pytest.raises(UsageError, match="the worker that was the root has died"):
+            c.broadcast(np.array([rank], np.int32), root=4)
+        return c.all_reduce(tensor(rank, 40))
+
+    goes = threading.Event()
+    machines.racks[1].communicators[LOST].submit = lambda *args, **how: goes.wait(30)  # type: ignore
+    calls = Calls(machines, work)
+    wait_for(lambda: all(c._what for c in machines.communicators))
+    machines.kill(LOST)
+    machines.renew(lost=[LOST], not_started=not_started)
+    if 0 not in not_started:
+        wait_for(lambda: all(c._called == 2 for c in machines.of(0)))
+    machines.renew()
+    goes.set()
+    for result in calls.of(0, 1, 2, 3):
+        np.testing.assert_array_equal(result, total([0, 1, 2, 3], 40))
+
+
 def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> None:
     """One GPU would refuse the call, and the other of its machine wait for it."""
     machines.kill(LOST)
