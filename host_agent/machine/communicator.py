@@ -119,10 +119,8 @@ class MachineCommunicator(Collectives):
         self._pipeline = pipeline
         self._left = False
         self._failure: BaseException | None = None
-        self._unheard: BaseException | None = (
-            None  # what a cancelled call came to, until the user hears of it
-        )
-        self._is_heard = False  # a call of the user's has raised an error
+        self._unheard: BaseException | None = None  # the error that a cancelled call came to
+        self._is_heard = False  # a call of the user's has raised an error, or the user has aborted
         self._tally = Tally()
         self._called = 0
         self._roots: dict[int, int] = {}  # of calls, as who they joined when those were made
@@ -354,6 +352,7 @@ class MachineCommunicator(Collectives):
             self._meeting.regions.clear()
 
     def abort(self, reason: str) -> None:
+        self._is_heard = True  # by whoever ends the job itself
         self._fail(CommunicatorClosedError(f"this worker aborted the job: {reason}"), reason)
         self.leave()
 
@@ -430,6 +429,7 @@ class MachineCommunicator(Collectives):
             self._fail(first)
             raise first from error
         except BaseException as error:
+            self._hears(call, error)
             self._fail(error)
             raise
         taken = Strategy.IN_NETWORK if self.plane.statistics().ring == ringed else Strategy.RING
@@ -598,9 +598,8 @@ class MachineCommunicator(Collectives):
             raise
 
     def _raise_unheard(self) -> None:
-        if (unheard := self._unheard) is not None:
-            self._unheard = None
-            raise unheard
+        if self._unheard is not None and not self._is_heard:
+            raise self._unheard
 
     def _stalled(self, seconds: float, local_ranks: list[int]) -> None:
         if seconds < (NOTICE_S if self._timeout_s is None else self._timeout_s):

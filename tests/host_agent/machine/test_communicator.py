@@ -478,6 +478,25 @@ def test_who_has_left_has_given_the_machines_memory_back(machines: Callable[...,
         gc.enable()
 
 
+def test_who_aborts_hears_nothing_of_what_it_cancelled(machines: Callable[..., Machines]) -> None:
+    """The error in the `with` block stays the one that the user sees."""
+
+    def work(c: Collectives) -> Any:
+        if c.rank:
+            while c.failure is None:
+                time.sleep(0.01)
+            return None
+        goes = threading.Event()
+        c._turns._queue.submit(goes.wait, 20)
+        with c:
+            assert c.all_reduce(np.ones(9, np.int32), async_op=True).cancel()
+            goes.set()
+            raise ZeroDivisionError
+
+    results = machines(2, 2, timeout_s=None).run(work)
+    assert isinstance(results[0], ZeroDivisionError), results
+
+
 def test_leaving_waits_for_another_threads_call(machines: Callable[..., Machines]) -> None:
     def work(c: Collectives) -> Any:
         begun = threading.Event()
