@@ -324,7 +324,8 @@ class MachineCommunicator(Collectives):
         if self._left:
             return
         self._turns.require_other_thread("leave")
-        self._left = True
+        with self._turns.order:  # a call that another thread makes is in the queue, or refused
+            self._left = True
         try:
             self._turns.close()
             if not self._turns.are_over(timeout_s=timeout_s):

@@ -519,6 +519,41 @@ def test_leaving_waits_for_another_threads_call(machines: Callable[..., Machines
     assert (same(machines(2, 2, timeout_s=None).run(work)) == 6).all()
 
 
+def test_a_call_is_made_before_another_thread_leaves_or_is_refused(machines: Callable[..., Machines]) -> None:
+    """It was admitted, and then found the queue shut."""
+
+    def work(c: Collectives) -> Any:
+        made, is_shut, submit, close = (
+            threading.Event(),
+            threading.Event(),
+            c._turns._queue.submit,
+            c._turns.close,
+        )
+
+        def submits(*args: Any) -> Any:
+            made.set()
+            is_shut.wait(0.2)
+            return submit(*args)
+
+        def closes() -> None:
+            close()
+            is_shut.set()
+
+        def leaves() -> None:
+            made.wait(20)
+            c.leave(timeout_s=20)
+
+        c._turns._queue.submit = submits  # type: ignore[method-assign, assignment]
+        c._turns.close = closes  # type: ignore[method-assign, assignment]
+        other = threading.Thread(target=leaves)
+        other.start()
+        future = c.all_reduce(np.full(9, c.rank, np.int32), async_op=True)
+        other.join(20)
+        return future.result(20)
+
+    assert (same(machines(2, 2, timeout_s=None).run(work)) == 6).all()
+
+
 @pytest.mark.parametrize("ringed", [(0,), (1,), (0, 1)], ids=str)
 def test_in_network_is_refused_on_all_where_some_planes_go_by_ring(
     machines: Callable[..., Machines], ringed: tuple[int, ...]
