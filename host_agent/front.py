@@ -345,7 +345,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
     ) -> Wanted[Array]:
         """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
         source, reduction = reducible(array, op)
-        if not self.ready.lease_s:  # else when it starts, on all alike: workers may have died by then
+        if not (self.ready.lease_s and source.shape):  # else when it starts, on all alike: some may have died
             require_rows_for(self.world_size, source.shape)
         return Wanted(
             kind=Kind.REDUCE_SCATTER,

@@ -239,6 +239,16 @@ def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> No
         assert re.search("int32 in 4 rows; rank .* int32 in 6 rows", str(result)), result
 
 
+def test_what_has_no_rows_is_refused_and_harms_nobody(machines: Machines) -> None:
+    def work(c: Collectives, rank: int) -> Any:
+        with pytest.raises(UsageError, match=re.escape("the first dimension of shape () is not a multiple")):
+            c.reduce_scatter(np.array(rank, np.int32))
+        return c.all_reduce(tensor(rank, 40))
+
+    for result in Calls(machines, work).of(*range(6)):
+        np.testing.assert_array_equal(result, total([*range(6)], 40))
+
+
 @pytest.mark.parametrize("early", [(2, 3, 4, 5), (2, 4), (3,)], ids=str)
 def test_a_call_during_a_renewal_keeps_the_root_that_its_user_saw(
     machines: Machines, early: tuple[int, ...]
