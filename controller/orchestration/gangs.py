@@ -210,9 +210,10 @@ class Gangs:
     def _away(self, record: Record, gang: Gang) -> str:
         """Name the planes that are neither here nor over, as everybody had left them.
 
-        One that is only created is not here: an older database may know no more of it.
+        One that is not set up is not here: an older database may know no more of it than that it was
+        created, and who joins it is none of those that are waited for.
         """
-        there = {_plane(mate) for mate in record.planes if mate.job.phase is not Phase.CREATED}
+        there = {_plane(mate) for mate in record.planes if mate.job.is_set_up or not mate.job.live}
         away = [plane for plane in range(gang.planes) if plane not in there]
         mates = {plane: self._book.by_name.get(gang.job_of(plane)) for plane in away}
         return ", ".join(

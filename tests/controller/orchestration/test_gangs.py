@@ -788,11 +788,15 @@ async def test_workers_that_say_another_gang_than_was_created_are_refused(b: Ben
     assert (await b.join("mine/0", MACHINES, gang=Gang("mine", 0, 2)))[0].record.job.spec.gang is not None
 
 
-@pytest.mark.parametrize("is_created", [False, True])
+@pytest.mark.parametrize(
+    ("is_created", "joining"), [(False, 0), (True, 0), (True, 1), (False, 2), (False, 3)]
+)
 async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_does(
-    b: Bench, tmp_path: Path, is_created: bool
+    b: Bench, tmp_path: Path, is_created: bool, joining: int
 ) -> None:
-    """Also where an operator has created the other plane, in a database older than the workers."""
+    """Also where an operator has created the other plane, in a database older than the workers, or others
+    join it.
+    """
     planes = await gang_of_workers(b)
     await b.restart_on_a_new_database(listen=True)
     if is_created:
@@ -822,7 +826,13 @@ async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_doe
         )
     record = b.registry.job("train/0")
     assert record.job.live
-    await b.pass_time(b.config.resume_timeout_s + 1, *(worker.session for worker in first))
+    others = [
+        b.registry.sessions.join(
+            "train/1", 3, b.member(rank, rank, qp=0x700 + 16 * rank, psn=0, plane=1), gang=Gang("train", 1, 2)
+        )
+        for rank in range(joining)
+    ]
+    await b.pass_time(b.config.resume_timeout_s + 1, *(worker.session for worker in first), *others)
     assert not record.job.live
     assert "of plane 1 nobody came back within" in record.job.outcome.reason
 
