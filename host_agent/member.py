@@ -233,8 +233,9 @@ class Member:
 
     def views_since(self, call: int) -> tuple[View, ...]:
         """Return what `view_at` does, and all later ones until now."""
-        later = (k for k, (first, _) in reversed([*enumerate(self._views)][1:]) if _ahead(call, first) >= 0)
-        return tuple(view for _, view in self._views[next(later, 0) :])
+        views = [*self._views]  # users ask, while another thread forgets some
+        later = (k for k, (first, _) in reversed([*enumerate(views)][1:]) if _ahead(call, first) >= 0)
+        return tuple(view for _, view in views[next(later, 0) :])
 
     @property
     def is_delivered(self) -> bool:

@@ -6,7 +6,7 @@ says no; "run 0": start, result, end), a dict what the machine says of itself th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any, TypeAlias
@@ -452,6 +452,22 @@ def test_renewing_says_which_renewal_is_over() -> None:
     assert isinstance(said, Say)
     assert isinstance(said.message, Renewing)
     assert said.message.over == 1
+
+
+class Forgotten(list[Any]):
+    """A list whose first item another thread deletes as soon as the items have been looked at."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self[:]
+        del self[0]
+
+
+def test_who_is_there_can_be_asked_while_who_has_died_is_forgotten() -> None:
+    one = play(IDLE[:2])
+    for event in (replace(renewed(1, dead=True), ranks_from=2), "connected 1", Start()):
+        do(one, event)
+    one._views = Forgotten(one._views)
+    assert one.view_at(2).members == (1, 2)
 
 
 @pytest.mark.parametrize("is_gang", [False, True])
