@@ -25,9 +25,10 @@ In an elastic job a renewal begins the first call that no GPU of the job has fin
 what they have, and meet again, after that renewal. What some GPU has finished is finished on all. Mates meet
 after the same renewal, so they see the same workers in the job.
 
-What only some may have heard of counts for all from the same step on: a call's root and rows mean the workers
-that the job has as `Member.view_at` says for the number of the call. A call that those who are left cannot do
-is refused on all GPUs, in its step.
+What only some may have heard of counts for all from the same step on. A call's root is one of the workers
+that the job has as `Member.view_at` says for the number of the call. A call is refused on all GPUs, in its
+step, where that worker has died, or where the job has had workers since (`Member.views_since`) that cannot
+divide its rows.
 
 A mate may be one step ahead: it passes a step when it has seen all others there, which is before they have
 seen each other. So a `Notice` has a worker's last two calls. It cannot be two ahead.
