@@ -333,7 +333,9 @@ class MachineCommunicator(Collectives):
                     f"leave: a collective that another thread has called is not over after {timeout_s:g} s"
                 )
             self._raise_unheard()
-            if self.failure is None:
+            if (
+                self._failure is self.failure is None
+            ):  # the machine hears of ours, whatever it is, a moment later
                 self._catch_up(self._called)
             self._meeting.leave(self._called)
             self.plane.leave(timeout_s=timeout_s)

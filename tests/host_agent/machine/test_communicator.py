@@ -10,7 +10,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -552,6 +552,31 @@ def test_a_call_is_made_before_another_thread_leaves_or_is_refused(machines: Cal
         return future.result(20)
 
     assert (same(machines(2, 2, timeout_s=None).run(work)) == 6).all()
+
+
+def test_who_leaves_while_another_threads_call_fails_only_closes(machines: Callable[..., Machines]) -> None:
+    """Its machine has not heard of that yet."""
+    c = machines(1, 2, timeout_s=None).communicators[0]
+    fail, is_stopped, goes = c._meeting.fail, threading.Event(), threading.Event()
+
+    def fails_later(error: Any) -> None:
+        is_stopped.set()
+        goes.wait(20)
+        fail(error)
+
+    def breaks(*args: Any) -> Any:
+        raise ZeroDivisionError
+
+    c._meeting.fail, c._next = fails_later, breaks  # type: ignore[method-assign]
+    with ThreadPoolExecutor() as pool:
+        call = pool.submit(c.all_reduce, np.ones(9, np.int32))
+        is_stopped.wait(20)
+        leaving = pool.submit(c.leave, timeout_s=20)
+        wait([leaving], 0.2)
+        goes.set()
+        assert leaving.result(20) is None
+        with pytest.raises(ZeroDivisionError):
+            call.result(20)
 
 
 @pytest.mark.parametrize("ringed", [(0,), (1,), (0, 1)], ids=str)
