@@ -16,6 +16,8 @@ from dataclasses import InitVar, dataclass, field
 from queue import SimpleQueue
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+import numpy as np
+
 from controller.api.messages import Ended, Mode, Moved, Ready, Worker
 from host_agent.collectives.plan import Array, Call, Steps, Strategy
 from host_agent.errors import (
@@ -52,7 +54,7 @@ from host_agent.membership import (
     require_root,
     require_rows_for,
 )
-from host_agent.recovery import NUMBERS, Attempt, BegunAnewError, repair, through_renewals
+from host_agent.recovery import NUMBERS, Attempt, BegunAnewError, refusal, repair, through_renewals
 from host_agent.runner import Link, Runner
 from host_agent.transport.errors import TransportClosedError, TransportError
 from host_agent.turns import Turns
@@ -61,6 +63,7 @@ from host_agent.wire.aggregation import Reduction
 T = TypeVar("T")
 Work: TypeAlias = Settle | Offer | Connect | Repair | Inconsistent
 _LOG = logging.getLogger(__name__)
+_NOTHING: Final = np.empty(0, np.uint8)
 _ALL_NAMES_S: Final = 10.0  # what the controller may take to ask who has called what, and some more
 _FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits for nothing then
 
@@ -89,13 +92,15 @@ class QueuePairs(Protocol):
 class Begun(NamedTuple):
     """A collective in the present generation: `steps(call, strategy)` fills `result`.
 
-    `place`: the input, if the result overwrites it. `gives`: what the user gets of it.
+    `place`: the input, if the result overwrites it. `gives`: what the user gets of it. `refused`: in place of
+    that.
     """
 
     steps: Callable[[Call, Strategy], Steps[bool] | Steps[None]]
     result: Array
     place: Array | None = None
     gives: Callable[[Array], Any] = lambda result: result
+    refused: UsageError | None = None
 
 
 @dataclass(frozen=True)
@@ -370,7 +375,7 @@ class Execution:
             closed = CommunicatorClosedError(f"{what}: {error}")
             self.fail(closed, self._reason(closed))
             raise closed from error
-        except (UsageError, BegunAnewError):  # the other workers' calls are refused, or dropped, alike
+        except (UsageError, BegunAnewError):  # the other workers' cannot be sent, or are dropped, alike
             self.membership.runs(None)
             raise
         except (MismatchError, ConnectionFailedError, NotAggregatedError) as error:
@@ -385,6 +390,8 @@ class Execution:
             raise
         self._finished = (collective + 1) % NUMBERS
         self.membership.runs(None)
+        if begun.refused is not None:  # on all workers alike
+            raise begun.refused.with_traceback(None)
         self.tally.add(strategy, switched=switched, seconds=time.monotonic() - started)
         result: T = begun.gives(begun.result)
         return result
@@ -419,13 +426,19 @@ class Execution:
             with self._changed:
                 view, mode = self.member.view, self.member.mode_of(numbered)
                 since = self.member.views_since(collective)
+            try:
                 strategy = task.choose(mode)
-                self.member.calls.made(collective, lambda: _words(called, strategy))  # lets go of arrays
+                for each in since:  # not only now: others may have refused the call before more workers died
+                    if task.shape is not None:
+                        require_rows_for(each.world_size, task.shape)
+                begun = task.begin(view, 0 if task.root is None else self._root(task, collective, view))
+            except UsageError as error:
+                strategy = Strategy.RING if mode is Mode.RING else Strategy.IN_NETWORK
+                begun = Begun(refusal, _NOTHING, refused=error)
+            words = _words(called, strategy) if begun.refused is None else f"{called}, which is refused"
+            with self._changed:
+                self.member.calls.made(collective, lambda: words)  # lets go of arrays
                 self._act()
-            for each in since:  # not only now: others may have refused the call before more workers died
-                if task.shape is not None:
-                    require_rows_for(each.world_size, task.shape)
-            begun = task.begin(view, 0 if task.root is None else self._root(task, collective, view))
             self.membership.runs(collective)
             call = Call(
                 rank=view.rank,

@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 
 from controller.api.messages import Mode
 from host_agent.collectives import in_network, ring
-from host_agent.collectives.plan import Array, Call, Disagreement, Restored, Shared, Steps, until_sent
+from host_agent.collectives.plan import (
+    Array,
+    Call,
+    Disagreement,
+    Restored,
+    Shared,
+    Steps,
+    Strategy,
+    until_sent,
+)
 from host_agent.kernels import keep
 from host_agent.transport.operation import Operation, elements_of_message
 from host_agent.wire.aggregation import Kind
@@ -172,14 +181,14 @@ def through_renewals(replay_log: ReplayLog, begin: Callable[[], Attempt]) -> Ste
 
     `begin` is called for each attempt.
     """
-    again = False
+    again, place = False, None
     try:
         while True:
             if again:
                 replay_log.restore_input()
             attempt = begin()
-            if not again:
-                replay_log.begin(attempt.place)
+            if not again or place is None:  # the attempt before may have been a `refusal`, which has none
+                replay_log.begin(place := attempt.place)
             replay_log.attempt(attempt.call)
             try:
                 result = yield from _apart(attempt.steps)
@@ -224,6 +233,15 @@ def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Ste
     ids = yield from _posted(module.broadcast(call, mine, result, root=holder))
     replay_log.take(call.collective, result)
     yield from until_sent(ids)
+
+
+def refusal(call: Call, strategy: Strategy) -> Steps[None]:
+    """Return when all workers are in a call that they refuse, in its place.
+
+    So none goes on before the others refuse it, too: after a renewal they might not have to.
+    """
+    module = in_network if strategy is Strategy.IN_NETWORK else ring
+    yield from module.barrier(call)
 
 
 def _posted(steps: Steps[None]) -> Steps[list[int]]:

@@ -333,9 +333,8 @@ class MachineCommunicator(Collectives):
                     f"leave: a collective that another thread has called is not over after {timeout_s:g} s"
                 )
             self._raise_unheard()
-            if (
-                self._failure is self.failure is None
-            ):  # the machine hears of ours, whatever it is, a moment later
+            # The machine hears of our own failure, whatever it is, a moment later.
+            if self._failure is self.failure is None:
                 self._catch_up(self._called)
             self._meeting.leave(self._called)
             self.plane.leave(timeout_s=timeout_s)

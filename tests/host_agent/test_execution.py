@@ -611,6 +611,37 @@ def test_parts_that_can_not_be_divided_any_more_are_refused_on_all(pool: ThreadP
     assert [f.result(30).tolist() for f in after] == [[3, 3]] * 3
 
 
+def test_a_call_that_some_would_refuse_is_done_by_all_where_a_renewal_comes_between(
+    pool: ThreadPoolExecutor,
+) -> None:
+    """One has called it while the job went by ring, the other calls it when switches add up again."""
+    with pytest.warns(RingFallbackWarning):
+        rack = FakeRack(2, mode=Mode.RING)
+    first, second = rack.communicators
+
+    def strict(c: Communicator) -> Any:
+        return c.all_reduce(ONES, strategy="in-network")
+
+    early = pool.submit(strict, first)
+    eventually(lambda: first._execution.member.next_collective == 1)
+    rack.renew(Mode.IN_NETWORK)
+    assert strict(second).tolist() == early.result(30).tolist() == [2] * 5
+
+
+def test_a_call_that_somebody_has_refused_is_refused_by_all(pool: ThreadPoolExecutor) -> None:
+    """Both had called it; one found out that both had before the renewal, and the other after it."""
+    with pytest.warns(RingFallbackWarning):
+        rack = FakeRack(2, mode=Mode.RING)
+    calls = [pool.submit(c.all_reduce, ONES, strategy="in-network") for c in rack.communicators]
+    eventually(lambda: any(call.done() for call in calls))
+    rack.renew(Mode.IN_NETWORK)
+    for call in calls:
+        with pytest.raises(UsageError, match="in-network was asked for"):
+            call.result(30)
+    after = [pool.submit(c.all_reduce, ONES) for c in rack.communicators]
+    assert [f.result(30).tolist() for f in after] == [[2] * 5] * 2
+
+
 def test_a_job_goes_on_with_one_worker(pool: ThreadPoolExecutor) -> None:
     rack = FakeRack(2)
     (alive,) = rack.communicators[1:]

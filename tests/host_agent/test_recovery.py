@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.api.messages import Mode
-from host_agent.collectives.plan import Call, Disagreement, Shared
+from host_agent.collectives.plan import Call, Disagreement, Shared, Steps, Strategy, Wait
 from host_agent.quantisation import BFLOAT16
-from host_agent.recovery import ReplayLog, Window, is_consistent
+from host_agent.recovery import Attempt, LinkCut, ReplayLog, Window, is_consistent, refusal, through_renewals
 from host_agent.wire.aggregation import Reduction
 from p4reduce.simulation.cases import DTYPES, REDUCTIONS, Case
 from p4reduce.simulation.faults.schedule import Rates
@@ -260,3 +260,27 @@ def test_what_is_kept_of_a_sum_is_what_a_window_can_hold() -> None:
     np.testing.assert_array_equal(place, np.arange(1000))
     replay_log.finish()
     np.testing.assert_array_equal(replay_log.kept(0).view(np.int32), np.arange(872, 1000))
+
+
+def test_what_is_refused_at_first_has_its_input_restored_where_it_runs_after_a_renewal() -> None:
+    replay_log, array, seen = ReplayLog(Window(2, 2, 256)), np.arange(5, dtype=np.int32), []
+
+    def attempts() -> Iterator[Attempt]:
+        yield Attempt(None, call(), refusal(call(), Strategy.RING))
+        while True:
+            yield Attempt(array, call(), overwrites())
+
+    def call() -> Call:
+        return Call(rank=0, world_size=2, collective=0)
+
+    def overwrites() -> Steps[None]:
+        seen.append(array.tolist())
+        array[...] = 7
+        yield Wait(1)
+
+    each = attempts()
+    run = through_renewals(replay_log, lambda: next(each))
+    next(run)
+    for _ in range(2):
+        run.throw(LinkCut())
+    assert seen == [[0, 1, 2, 3, 4]] * 2

@@ -42,7 +42,6 @@ class Agent(ABC):
     """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead".
 
     `member`: of the job, from its beginning; `collective`: the user's call that runs, or is made next.
-    `refusals`: how many calls were refused when they began.
     """
 
     session: Session
@@ -52,7 +51,7 @@ class Agent(ABC):
         self.state = "new"
         self.end: Ended | str | None = None
         self.member: Member | None = None
-        self.collective = self.refusals = 0
+        self.collective = 0
         self._number = 0  # of what runs, or ran last, in the job
         self._whole: Steps[Any] | None = None  # of the collective that runs, or is parked
         self._unreturned: Any = None  # a result that waits until this worker is known to be in its job
@@ -191,7 +190,7 @@ class Agent(ABC):
     def _ends(self) -> None:
         """The one that ran has a result."""
         self._whole = None
-        if (finished := self.in_job.replay_log.finished) != self._number + 1 - self.refusals:
+        if (finished := self.in_job.replay_log.finished) != self._number + 1:
             raise InvariantError(f"{self} counts {finished} collectives, and ran {self._number + 1}")
         self.in_job.ended()
         self._act_on_job()

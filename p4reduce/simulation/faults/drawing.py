@@ -55,6 +55,7 @@ def draw(seed: int) -> Schedule:
     mishaps += _suspended(seed, jobs, mishaps)
     mishaps += _second_controller(seed, config, jobs)
     mishaps += _clock_jumps(seed, jobs)
+    _strict_calls(seed, jobs)
     numbers = random.Random(f"numbers/{seed}")  # of its own: what other draws give stays
     renumber = 0 if absences else numbers.choice([0, 0, 0, 0, 0, 1, 4, 16])
     # Workers say with their heartbeats how far they are, and most jobs are over before the first.
@@ -371,6 +372,17 @@ def _clock_jumps(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
         rank, by_ns = chance.randrange(len(jobs[number - 1].hosts)), _log_time(chance, 600 * NS)
         found.append(Mishap(_log_time(chance, NS), "clock-jump", "", number, rank, by_ns, number))
     return found
+
+
+def _strict_calls(seed: int, jobs: list[JobPlan]) -> None:
+    """Sometimes users ask for switches only, where a gang does not. Drawn beside all else."""
+    chance = random.Random(f"{seed}/strict")
+    if chance.random() >= 0.15:
+        return
+    for n, job in enumerate(jobs):
+        if not job.gang:
+            work = [replace(w, strict=w.module == "in_network" and chance.random() < 0.4) for w in job.work]
+            jobs[n] = replace(job, work=work)
 
 
 def _second_controller(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:

@@ -134,7 +134,7 @@ class Mishap:
 class Work:
     """One collective, as `p4reduce.simulation.cases.Case` with names, `think_ns` after the one before.
 
-    In a gang, `strict`: only through switches; `cancelled`: by all its users, before its turn.
+    `strict`: only through switches. In a gang, `cancelled`: by all its users, before its turn.
     """
 
     module: Annotated[str, _among(("in_network", "ring"))]

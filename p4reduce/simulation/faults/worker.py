@@ -19,12 +19,12 @@ from controller.api.messages import (
     Up,
 )
 from controller.jobs.renewals import PLANNED
-from host_agent.collectives.plan import Call, Disagreement, Steps, Wait
+from host_agent.collectives.plan import Call, Disagreement, Steps, Strategy, Wait
 from host_agent.joining import transport_config
 from host_agent.member import Action as OnJob
 from host_agent.member import Again, Connect, Cut, Drop, Offer, Repair, Settle, WentOn
 from host_agent.membership import Request, View
-from host_agent.recovery import Attempt, LinkCut, repair
+from host_agent.recovery import Attempt, LinkCut, refusal, repair
 from host_agent.session import Action, Break, Close, Open, Send, Session
 from host_agent.transport import Endpoint, EventType, Operation
 from host_agent.wire.aggregation import Kind, Reduction
@@ -49,7 +49,7 @@ ASKING = Case("in_network", "all_reduce", np.dtype(np.int32), 1, Reduction.MAX) 
 
 
 class RefusedError(Exception):
-    """A call cannot be done by the workers that are left."""
+    """A call cannot be done by the workers that are left, or by ring."""
 
 
 class Worker(Agent):
@@ -82,6 +82,7 @@ class Worker(Agent):
         self._settling: int | None = None  # a move
         self._thinking = self._restored = False
         self._root_member: int | None = None  # of what runs, as it joined
+        self._refused: RefusedError | None = None  # why what runs is not done
         self._timer_ns: int | None = None
         self._module = ""
         self._array: Any = None
@@ -570,7 +571,7 @@ class Worker(Agent):
                 return
         if not self._start():
             return
-        self._restored, self._root_member = False, None
+        self._restored = False
         self._array = self.job.inputs(self.collective)[self.joined_as].copy()
         work = self.work
         self.scene.note(
@@ -588,8 +589,17 @@ class Worker(Agent):
             self._array = np.array([mode is Mode.RING], np.int32)
         if mode is Mode.RING and case.module != "ring":
             case = replace(case, module="ring")
-        if case.name == "broadcast":
-            case = replace(case, root=self._root(case.root, view))
+        self._root_member, self._refused = None, None
+        try:
+            if case.name == "broadcast":
+                case = replace(case, root=self._root(case.root, view))
+            if work.strict and self.machine is None and mode is Mode.RING:
+                raise RefusedError("no switch aggregates for this job")
+        except RefusedError as error:
+            self._refused = error
+            call = case.call(view.rank, size, self._number, view.ring)
+            strategy = Strategy.RING if mode is Mode.RING else Strategy.IN_NETWORK
+            return Attempt(None, call, refusal(call, strategy))
         in_place = work.in_place and case.name == "all_reduce"
         self._out = self._array if in_place else case.output(size)
         self._module = case.module
@@ -608,7 +618,7 @@ class Worker(Agent):
             asked, rank = self.in_job.view_at(self.collective), root % self.plan_size
             place = view.place_of(asked.members[rank]) if rank < asked.world_size else None
         if place is None:
-            raise RefusedError(f"{self}: the worker that was the root has died, or there was none")
+            raise RefusedError("the worker that was the root has died, or there was none")
         self._root_member = view.members[place]
         return place
 
@@ -653,21 +663,8 @@ class Worker(Agent):
                 self._repaired(self._repair)
             else:
                 self._has_result()
-        except RefusedError as error:
-            self._refused(str(error))
         except Disagreement as error:
             raise InvariantError(f"{self}: {error}") from error
-
-    def _refused(self, why: str) -> None:
-        """The call cannot be done by those who are left, and ends alike on all of them."""
-        self._steps = self._waiting = self._whole = self.session.running = None
-        self.job.outcome(self, self.collective, why.partition(": ")[2])
-        self.scene.note(why)
-        self.collective += 1
-        self.refusals += 1
-        self.in_job.ended()
-        self._act_on_job()
-        self._think()
 
     def _repaired(self, repair: Repair) -> None:
         self._repair = None
@@ -687,6 +684,10 @@ class Worker(Agent):
     def _has_result(self) -> None:
         assert self.ready is not None
         self.session.running = None
+        if self._refused is not None:
+            self.job.outcome(self, self.collective, str(self._refused))
+            self._done(self._refused)
+            return
         if self._root_member is not None and not self._restored:
             self.job.takes_root(self, self.collective, self._root_member)
         generation = self.ready.generation
@@ -703,6 +704,10 @@ class Worker(Agent):
         self.machine.came_to(result)
 
     def _returned(self, result: Any) -> None:
+        if isinstance(result, RefusedError):
+            self.scene.note(f"{self}: collective {self.collective - 1} is not done: {result}")
+            self._think()
+            return
         self.job.finished(self, *result)
         self.scene.note(f"{self} has the result of collective {result[0]}")
         self._think()
