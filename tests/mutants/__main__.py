@@ -10,12 +10,13 @@ import argparse
 import json
 import os
 import re
+import resource
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--steps", type=int, help="look by the first so many steps alone: for a first look")
     parser.add_argument("--match", default="", help="mutants whose names have this pattern alone")
     parser.add_argument("--sample", type=int, help="so many of each target's alone, evenly spread")
+    parser.add_argument("--after", type=Path, help="those alone that survive in what --json has written")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path, help="write what became of each mutant there")
     parser.add_argument("--list", action="store_true", help="only name the mutants")
@@ -66,17 +68,22 @@ def main(arguments: Sequence[str]) -> int:
 
 def run(names: Sequence[str], options: argparse.Namespace) -> int:
     reasons, started, wrong = accepted(), time.monotonic(), 0
+    before = [] if options.after is None else json.loads(options.after.read_text())
+    survived = {(name, mutant) for name, _, _, mutant, found_by, *_ in before if not found_by}
     verdicts: dict[str, list[Verdict]] = {}
     whole = (
         not options.match
         and options.sample is None
         and options.steps is None
+        and options.after is None
         and options.kinds == ",".join(KINDS)
     )
     finder = Finder(options.processes, lambda verdict: say(verdict))
     for name in names:
         target = TARGETS[name]
         mutants = [mutant for mutant in target.mutants() if re.search(options.match, mutant.name)]
+        if options.after is not None:
+            mutants = [mutant for mutant in mutants if (name, mutant.name) in survived]
         if options.sample is not None:
             mutants = mutants[:: max(1, len(mutants) // options.sample)]
         if options.list:
@@ -88,6 +95,8 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
         print(f"== {name}: {len(mutants)} mutants", flush=True)
         finder.measure(steps)
         verdicts[name] = finder.find(mutants, steps)
+        if options.json is not None:  # after each: whoever ends it has the rest
+            write(options.json, verdicts)
     if options.list:
         return 0
     print(f"\n{'':32}{'mutants':>9}{'tests':>9}{'scopes':>9}{'seeds':>9}{'survive':>9}{'accepted':>9}")
@@ -102,15 +111,20 @@ def run(names: Sequence[str], options: argparse.Namespace) -> int:
         wrong += len(survivors - set(known)) + len(stale)
         for old in sorted(stale):
             print(f"   {ACCEPTED.name} names {old!r}, which {'is found' if old in every else 'is not there'}")
-    print(f"{time.monotonic() - started:.0f} s")
-    if options.json is not None:
-        rows = [
-            [name, v.mutant.path, v.mutant.line, v.mutant.name, v.found_by, v.evidence, round(v.cpu_s, 2)]
-            for name, found in verdicts.items()
-            for v in found
-        ]
-        options.json.write_text(json.dumps(rows, indent=1))
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s, passed_s = used.ru_utime + used.ru_stime, time.monotonic() - started
+    print(f"{cpu_s:.0f} s of processor time, {passed_s:.0f} s on the clock")
     return 1 if wrong else 0
+
+
+def write(file: Path, verdicts: Mapping[str, Sequence[Verdict]]) -> None:
+    """Keep what became of each mutant."""
+    rows = [
+        [name, v.mutant.path, v.mutant.line, v.mutant.name, v.found_by, v.evidence, round(v.cpu_s, 2)]
+        for name, found in verdicts.items()
+        for v in found
+    ]
+    file.write_text(json.dumps(rows, indent=1))
 
 
 def say(verdict: Verdict) -> None:

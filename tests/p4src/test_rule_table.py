@@ -1,5 +1,6 @@
 """The rows of table `rule` in slots.p4 are the oracle's: the same names and order, for the same cases.
 
+Those of `accumulate` behind it are what each op asks for.
 The compiled entries are read, and each row's name is the comment behind it. That the oracle's rows are those
 of docs/protocol.md is tests/p4reduce/oracle/test_rules.py's; that the program does what a row says is
 test_rules.py's.
@@ -16,10 +17,12 @@ from functools import cache
 from typing import Any
 
 import p4src
+from host_agent.wire.aggregation import Op
 from p4reduce.oracle.rules import RULES, At, Brings, Holds, Rule, Sender, Sends, Writes
 
 TABLE = "SwitchIngress.slots.rule"
 KEYS = ["at", "brings", "holds", "sender"]
+ACCUMULATE = "SwitchIngress.slots.accumulate"
 FIRST_TRUE = [holds for holds in Holds if holds is not Holds.SOME]  # a bit each, from the left
 SENDS = {
     "DISCARD": {Sends.NOTHING},
@@ -38,6 +41,13 @@ WRITES = {
     "CLAIM": Writes.CLAIM,
     "ADD": Writes.ADD,
     "STORE": Writes.STORE,
+}
+# How lanes are added while others are to come, and with the last.
+ADDS = {
+    Op.SUM: ("CHUNK_SUM", "CHUNK_SUM"),
+    Op.MAX: ("CHUNK_MAX", "CHUNK_MAX"),
+    Op.SUM_HALF: ("HALF_SUM", "HALF_LAST"),
+    Op.MAX_HALF: ("HALF_MAX", "HALF_MAX"),
 }
 HELD = {Sends.SUM, Sends.UP, Sends.ANSWER, Sends.NOT_READY_AND_UP}
 
@@ -66,11 +76,21 @@ def constants(kind: str) -> dict[int, str]:
 
 @cache
 def rows() -> tuple[Row, ...]:
-    program = json.loads(p4src.JSON_PATH.read_text())
-    [table] = [table for table in program["pipelines"][0]["tables"] if table["name"] == TABLE]
+    table, actions = table_of(TABLE), {action["id"]: action for action in program()["actions"]}
     assert [key["name"] for key in table["key"]] == KEYS
-    actions = {action["id"]: action for action in program["actions"]}
     return tuple(row(entry, actions[entry["action_entry"]["action_id"]]) for entry in table["entries"])
+
+
+@cache
+def program() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads(p4src.JSON_PATH.read_text())
+    return loaded
+
+
+def table_of(name: str) -> dict[str, Any]:
+    [table] = [table for table in program()["pipelines"][0]["tables"] if table["name"] == name]
+    assert isinstance(table, dict)
+    return table
 
 
 def row(entry: dict[str, Any], action: dict[str, Any]) -> Row:
@@ -136,3 +156,40 @@ def test_a_row_counts_writes_and_sends_what_the_oracles_does() -> None:
         assert rule.sends in SENDS[row.verdict], row
         assert WRITES[row.writes] is rule.writes, row
         assert (row.writes == "READ") == (rule.writes is Writes.NOTHING and rule.sends in HELD), row
+
+
+def accumulators(writes: str, op: Op, verdict: str, index: int) -> list[str]:
+    """What becomes of the first chunk's, and of the others'."""
+    last = verdict != "DISCARD"
+    if writes == "READ":
+        return ["CHUNK_LOAD", "CHUNK_LOAD"]
+    if writes == "ADD":
+        others = ADDS[op][last]
+        return ["HEADER_MAX" if index == 0 else others, others]
+    two = writes == "CLAIM" and op is Op.SUM_HALF and not last
+    others = "HALF_CLAIM" if two else "CHUNK_CLAIM"
+    return ["CHUNK_CLAIM" if index == 0 else others, others]
+
+
+def test_each_op_has_its_accumulators_with_whatever_a_row_writes_and_sends() -> None:
+    table, codes_of = table_of(ACCUMULATE), {name: code for code, name in constants("writes_t").items()}
+    verdicts = {name: code for code, name in constants("verdict_t").items()}
+    used = set()
+    for writes, verdict in sorted({(row.writes, row.verdict) for row in rows() if row.writes != "NOTHING"}):
+        for op, index in itertools.product(ADDS, (0, 1, 255)):
+            values = (codes_of[writes], op, verdicts[verdict], index)
+            matching = [
+                (number, entry["action_entry"])
+                for number, entry in enumerate(table["entries"])
+                if all(value & mask == key for value, (key, mask) in zip(values, masked(entry), strict=True))
+            ]
+            number, call = matching[0] if matching else (-1, table["default_entry"])
+            done = [constants("chunk_op_t")[int(value, 16)] for value in call["action_data"]]
+            assert done == accumulators(writes, op, verdict, index), (writes, op, verdict, index)
+            used.add(number)
+    assert used == {-1, *range(len(table["entries"]))}
+
+
+def masked(entry: dict[str, Any]) -> list[tuple[int, int]]:
+    """Value and mask of each key; an exact one has all bits."""
+    return [(int(key["key"], 16), int(key.get("mask", "0xff"), 16)) for key in entry["match_key"]]
