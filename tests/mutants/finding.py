@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import gc
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -73,7 +74,9 @@ class Tests:
 
         # A test's example that failed for one mutant is none of another's, and everybody draws alike.
         options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", self.marks]
-        options += ["--assert=plain"]  # nobody reads why, and rewriting a file takes longer than its tests
+        # Nobody reads why: to rewrite a file, to quote its source, or to collect what raises when it is
+        # deleted, takes longer than its tests.
+        options += ["--assert=plain", "--tb=no", "-p", "no:unraisableexception"]
         options += ["--hypothesis-profile=quick", "--hypothesis-seed=0", *self.options, *self.paths]
         code = pytest.main(options, plugins=[Listener()])
         if code == pytest.ExitCode.NO_TESTS_COLLECTED or code == pytest.ExitCode.USAGE_ERROR:
@@ -161,6 +164,8 @@ class Finder:
     def find(self, mutants: Sequence[Mutant], steps: Sequence[Step]) -> list[Verdict]:
         """Look for each, by one step after the other, until one finds it."""
         verdicts = [Verdict(mutant) for mutant in mutants]
+        gc.collect()
+        gc.freeze()  # a child's collector has nothing to look for in what this process holds
         waiting, running = list(reversed(verdicts)), list[_Running]()
         try:
             while waiting or running:
