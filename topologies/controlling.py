@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
@@ -46,15 +47,24 @@ def log_of(cluster: ClusterState) -> Path:
 
 
 def wait_for_controller(cluster: ClusterState, process: ProcessId) -> None:
-    """Until it serves, seen from the cluster's namespace. TopologyError where it does not."""
+    """Wait until it serves agents, seen from the cluster's namespace, and others. TopologyError."""
     host, _, port = cluster.controller.rpartition(":")
 
     def ended() -> bool:
         return not process.alive()
 
-    served = wait_until(lambda: ended() or accepts(host, int(port)), timeout_s=_TIMEOUT_S)
+    def serves() -> bool:
+        return accepts(host, int(port)) and _listens(cluster.control_socket)
+
+    served = wait_until(lambda: ended() or serves(), timeout_s=_TIMEOUT_S)
     if not served or ended():
         raise TopologyError(f"the controller does not start: {last_words(log_of(cluster))}")
+
+
+def _listens(path: str) -> bool:
+    """Tell whether somebody does at a Unix socket; one that was killed leaves its file behind."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        return probe.connect_ex(path) == 0
 
 
 def controller_config(cluster: ClusterState) -> dict[str, Any]:
