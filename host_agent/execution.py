@@ -435,7 +435,7 @@ class Execution:
             except UsageError as error:
                 strategy = Strategy.RING if mode is Mode.RING else Strategy.IN_NETWORK
                 begun = Begun(refusal, _NOTHING, refused=error)
-            words = _words(called, strategy) if begun.refused is None else f"{called}, which is refused"
+            words = _words(called, strategy) if begun.refused is None else called  # as before it began
             with self._changed:
                 self.member.calls.made(collective, lambda: words)  # lets go of arrays
                 self._act()
