@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ from controller.security.files import TlsFiles, tls_files
 from host_agent import joining, metrics, status
 from host_agent.adapters import Transport
 from host_agent.arguments import strategy_of
-from host_agent.collectives import in_network, ring
 from host_agent.collectives.plan import Array, Call, Steps, Strategy, Wire, cheaper, choose
 from host_agent.errors import (
     CommunicatorClosedError,
@@ -31,7 +29,7 @@ from host_agent.execution import Begun, Execution, QueuePairs, Task
 from host_agent.front import Collectives, Wanted
 from host_agent.membership import Membership, MembershipChange, View
 from host_agent.metrics import Statistics
-from host_agent.recovery import NUMBERS
+from host_agent.recovery import NUMBERS, algorithm_of
 from host_agent.runner import Link, Runner
 from host_agent.transport.events import Counters
 from host_agent.wire.aggregation import Kind, Reduction
@@ -389,11 +387,6 @@ class Communicator(Collectives):
                 raise UsageError(f"{error}: {self.mode_reason}") from error
 
         return in_mode
-
-
-def algorithm_of(strategy: Strategy) -> ModuleType:
-    """The module with a strategy's collectives."""
-    return in_network if strategy is Strategy.IN_NETWORK else ring
 
 
 def _begin(wanted: Wanted[Any]) -> Callable[[View, int], Begun]:

@@ -205,7 +205,7 @@ class ControllerSession:
         if lacking is None:
             error = f" ({session.last_error})" if session.last_error else ""
             told = f"Whom it waits for is not known: the controller at {self.controller} does not say{error}"
-            return f"{told}. {_predecessor(session.ready)}"
+            return f"{told}. {_predecessor(session)}"
         if not lacking.who:
             return "The controller knows of nobody who is late: all workers are in this collective"
         return f"The controller says: {lacking.who}"
@@ -415,9 +415,10 @@ def _until_none(messages: _Outgoing) -> Iterator[pb.WorkerMessage]:
         yield message
 
 
-def _predecessor(ready: Ready | None) -> str:
-    """Say whom a worker hears itself."""
-    assert ready is not None  # it is in a collective
-    worker = ready.predecessor
+def _predecessor(session: Session) -> str:
+    """Say whom a worker hears itself, in a gang by its rank among those of all GPUs."""
+    assert session.ready is not None  # it is in a collective
+    worker, gang = session.ready.predecessor, session.join.gang
+    rank = worker.rank if gang is None else worker.rank * gang.planes + gang.plane
     where = f" on {worker.hostname} ({worker.ip})" if worker.hostname else f" ({worker.ip})"
-    return f"All that it receives comes from rank {worker.rank}{where}, which may wait for another one itself"
+    return f"All that it receives comes from rank {rank}{where}, which may wait for another one itself"

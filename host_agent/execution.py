@@ -428,8 +428,8 @@ class Execution:
                 since = self.member.views_since(collective)
             try:
                 strategy = task.choose(mode)
-                for each in since:  # not only now: others may have refused the call before more workers died
-                    if task.shape is not None:
+                if task.shape is not None:
+                    for each in since:  # others may have refused the call before more workers died
                         require_rows_for(each.world_size, task.shape)
                 begun = task.begin(view, 0 if task.root is None else self._root(task, collective, view))
             except UsageError as error:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -240,8 +241,7 @@ def refusal(call: Call, strategy: Strategy) -> Steps[None]:
 
     So none goes on before the others refuse it, too: after a renewal they might not have to.
     """
-    module = in_network if strategy is Strategy.IN_NETWORK else ring
-    yield from module.barrier(call)
+    yield from algorithm_of(strategy).barrier(call)
 
 
 def _posted(steps: Steps[None]) -> Steps[list[int]]:
@@ -258,6 +258,11 @@ def _posted(steps: Steps[None]) -> Steps[list[int]]:
         return ids
     finally:
         steps.close()
+
+
+def algorithm_of(strategy: Strategy) -> ModuleType:
+    """Return the module with a strategy's collectives."""
+    return in_network if strategy is Strategy.IN_NETWORK else ring
 
 
 def is_consistent(finished: int, collective: int, *, held: bool) -> bool:

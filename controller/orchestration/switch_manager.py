@@ -134,12 +134,12 @@ class SwitchManager:
         return bool(self._leaves_of(members, lambda switch: switch.is_outranked))
 
     def _leaves_of(self, members: Iterable[Member], wanted: Callable[[Switch], bool]) -> set[str]:
-        """Return the switches of these workers' hosts that are so; most often none is, of all."""
+        """Return the switches of these workers' hosts that are so."""
         names = {name for name, switch in self.switches.items() if wanted(switch.switch)}
+        if not names:  # as most often, and this is asked for each job at each tick
+            return names
         by_ip = self.config.by_ip
-        return (
-            {by_ip[member.ip].switch for member in members if member.ip in by_ip} & names if names else set()
-        )
+        return names & {by_ip[member.ip].switch for member in members if member.ip in by_ip}
 
     def on_switch_change(self, name: str) -> None:
         """A switch came or went."""

@@ -330,7 +330,8 @@ class MachineCommunicator(Collectives):
             self._turns.close()
             if not self._turns.are_over(timeout_s=timeout_s):
                 raise CommunicatorClosedError(
-                    f"leave: a collective that another thread has called is not over after {timeout_s:g} s"
+                    f"leave: a collective that another thread has called is not over after {timeout_s:g} s; "
+                    "wait for it before, or abort"
                 )
             self._raise_unheard()
             # The machine hears of our own failure, whatever it is, a moment later.

@@ -103,12 +103,12 @@ class Place(NamedTuple):
 
     @property
     def world(self) -> World:
-        """Those that it has now."""
+        """The workers that it has now."""
         return self.worlds[-1]
 
     @property
     def seen(self) -> World:
-        """Those as this step's call sees them."""
+        """The workers as this step's call sees them."""
         return self.worlds[0]
 
 

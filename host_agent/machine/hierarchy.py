@@ -20,7 +20,7 @@ from host_agent.collectives import ring
 from host_agent.collectives.plan import SMALL_BYTES, Array, Steps, Strategy, Wire
 from host_agent.collectives.plan import Call as PlaneCall
 from host_agent.collectives.signature import Signature
-from host_agent.communicator import Communicator, algorithm_of
+from host_agent.communicator import Communicator
 from host_agent.front import Wanted
 from host_agent.kernels import sum_rows
 from host_agent.machine import sums
@@ -28,7 +28,7 @@ from host_agent.machine.channel import SLOT_BYTES, Bytes, Lane, Pace
 from host_agent.machine.gang import Start, Way
 from host_agent.machine.sums import Form, Piece, pieces_of
 from host_agent.quantisation import Blocks
-from host_agent.recovery import BegunAnewError
+from host_agent.recovery import BegunAnewError, algorithm_of
 from host_agent.wire.aggregation import Kind, Reduction
 
 _WORD: Final = 4

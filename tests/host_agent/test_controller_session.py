@@ -20,6 +20,7 @@ from controller.api import errors, rpc
 from controller.api.messages import (
     EndCause,
     Ended,
+    Gang,
     Held,
     HoldAt,
     Join,
@@ -606,12 +607,17 @@ def test_who_is_missing_is_asked_and_told(play: Any) -> None:
     assert [said.collective for said in heard if isinstance(said, pb.Stalled)] == [7, 8]
 
 
-def test_a_controller_that_does_not_say_who_is_missing_is_named(play: Any) -> None:
+@pytest.mark.parametrize(("gang", "rank"), [(None, 0), (Gang("train", 1, 2), 1)], ids=["alone", "gang"])
+def test_a_controller_that_does_not_say_who_is_missing_is_named(
+    play: Any, gang: Gang | None, rank: int
+) -> None:
     """One of an earlier release, for instance."""
-    session = running(play, script(*STARTED, "stalled"))
+    session = play(script(*STARTED, "stalled"))
+    session.join(replace(REQUEST, gang=gang), timeout_s=10)
+    session.up(timeout_s=10)
     session.runs(7)
     said = session.who_is_missing(timeout_s=0.2)
     assert said.startswith(f"Whom it waits for is not known: the controller at {session.controller} does not")
     assert said.endswith(
-        "All that it receives comes from rank 0 (10.1.0.1), which may wait for another one itself"
+        f"All that it receives comes from rank {rank} (10.1.0.1), which may wait for another one itself"
     )

@@ -29,10 +29,11 @@ from controller.api.messages import Renew, Renewed, Renewing, Start, Up
 from controller.jobs.renewals import Cause, Renewal, agree
 from host_agent.machine.gang import Stage
 from p4reduce.simulation.exhaustive.found import Choice, put
-from p4reduce.simulation.exhaustive.gang_scopes import CALLS, LEAVE, MISHAPS, GangScope
+from p4reduce.simulation.exhaustive.gang_scopes import CALLS, CANCEL, LEAVE, MISHAPS, GangScope
 from p4reduce.simulation.exhaustive.mate import FIRST, MateFacts, MatePart, Outcome, Runs, ready_of
 from p4reduce.simulation.exhaustive.parts import Parts
 from p4reduce.simulation.exhaustive.search import Broken, Search
+from p4reduce.simulation.faults.machine import words_of
 
 KILLS, RESTARTS, MOVES = range(len(MISHAPS))
 IN_NETWORK: Final = -1
@@ -94,25 +95,25 @@ class GangExplorer(Search[State]):
     # Who is who
 
     def facts(self, state: State, worker: int) -> MateFacts:
-        """Of a worker, as it is or was."""
+        """Return what is known of a worker, as it is or was."""
         return self.parts[worker].facts[state.workers[worker]]
 
     def plane(self, gpu: int, machines: Numbers) -> Numbers:
-        """The workers of a plane."""
+        """Return the workers of a plane."""
         return tuple(machine * self.of.gpus + gpu for machine in machines)
 
     def machine(self, worker: int) -> range:
-        """The workers of a worker's machine."""
+        """Return the workers of a worker's machine."""
         first = worker - worker % self.of.gpus
         return range(first, first + self.of.gpus)
 
     def machines(self, state: State) -> Numbers:
-        """Those of which nobody has died."""
+        """Return the machines of which nobody has died."""
         size = self.of.gpus
         return tuple(m for m in range(self.of.machines) if not any(state.dead[m * size : (m + 1) * size]))
 
     def members(self, state: State) -> Numbers:
-        """Their workers."""
+        """Return their workers."""
         return tuple(w for machine in self.machines(state) for w in self.machine(machine * self.of.gpus))
 
     # What can happen
@@ -155,7 +156,7 @@ class GangExplorer(Search[State]):
             yield Choice("end", worker)
 
     def _begun(self, state: State, worker: int, runs: Runs) -> list[Runs | None]:
-        """What each worker of its plane has begun last in that generation; None: nothing that late."""
+        """Return what each worker of its plane has begun last in that generation; None: nothing that late."""
         found = []
         for other in self.plane(worker % self.of.gpus, runs.members):
             begun = (r for r in self.facts(state, other).entered if r.generation == runs.generation)
@@ -166,14 +167,14 @@ class GangExplorer(Search[State]):
         return None not in self._begun(state, worker, runs)
 
     def _clashes(self, state: State, worker: int, runs: Runs) -> bool:
-        """Whether another one has begun something else as that."""
+        """Tell whether another one has begun something else as that."""
         for other in self._begun(state, worker, runs):
             if other is not None and other.number == runs.number and other != runs:
                 return True
         return False
 
     def _may_repair(self, state: State, worker: int, facts: MateFacts) -> bool:
-        """Whether all of its plane take part in it, or have done."""
+        """Tell whether all of its plane take part in it, or have done."""
         assert facts.repairs is not None
         collective = facts.repairs.collective
         for other in self.plane(worker % self.of.gpus, facts.repairs.view.members):
@@ -338,7 +339,7 @@ class GangExplorer(Search[State]):
         self._require_differs(f"worker {worker} says: {facts.told}")
         if "disagree about how many" not in facts.told:
             calls = {self.of.call(mate, facts.call) for mate in self.machine(worker)}
-            words = {"(cancelled)" if call == "cancel" else _words(call) for call in calls}
+            words = {"(cancelled)" if call == CANCEL else words_of(CALLS[call]) for call in calls}
             if len(words) < 2 or not sum(word in facts.told for word in words) >= 2:
                 raise Broken(f"worker {worker} does not hear of both calls: {facts.told}")
         return state._replace(end=_DIFFER)
@@ -368,7 +369,7 @@ class GangExplorer(Search[State]):
                 )
 
     def is_end(self, state: State, choices: list[tuple[Choice, bool]]) -> bool:
-        """Whether nothing more happens, unless something goes wrong."""
+        """Tell whether nothing more happens, unless something goes wrong."""
         return all(is_same or choice.verb in _PERHAPS for choice, is_same in choices)
 
     def why_bad_end(self, state: State) -> str:
@@ -416,11 +417,6 @@ class GangExplorer(Search[State]):
             number = self.facts(state, worker).call
             return f"worker {worker} calls {self.of.call(worker, number)}, call {number}"
         return _WORDS[choice.verb].format(worker, choice.number)
-
-
-def _words(call: str) -> str:
-    work = CALLS[call]
-    return f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
 
 
 # What need not happen.

@@ -259,10 +259,9 @@ class InMachine:
         if worker.cancels(self.gang.step):
             return CANCELLED
         work = worker.work
-        words = f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
         digest = hashlib.sha256(repr((_compared(work), worker.settings)).encode()).digest()
         root = work.root % worker.plan_size * self.gang.size if work.name == "broadcast" else None
-        return Asked(words, digest, root=root, strict=work.strict)
+        return Asked(words_of(work), digest, root=root, strict=work.strict)
 
     def _place(self) -> Place:
         member = self.worker.in_job
@@ -274,6 +273,11 @@ class InMachine:
         size = self.gang.size
         members = tuple(machine * size + gpu for machine in view.members for gpu in range(size))
         return World(view.rank * size + self.gang.local_rank, members)
+
+
+def words_of(work: Work) -> str:
+    """Return a call as mates name it where they differ."""
+    return f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
 
 
 def _compared(work: Work) -> tuple[object, ...]:

@@ -1,9 +1,11 @@
-"""Defects put into the model, one a context manager."""
+"""Defects put into the model and the member, each by a patch."""
 
 from __future__ import annotations
 
 import pytest
 
+from host_agent.member import Member
+from host_agent.membership import View
 from p4reduce.oracle import placement
 from p4reduce.oracle.rules import Sends, Writes
 from p4reduce.oracle.state import Owner, Slot, serial_age
@@ -35,3 +37,13 @@ def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
 def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
     """What is not placed is dropped: a hang."""
     patch.setattr(placement, "place", lambda job, flow, packet: None)
+
+
+def ranks_change_over_at_once(patch: pytest.MonkeyPatch) -> None:
+    """Each worker sees the new ones from its own next call on, wherever the others are."""
+    change_over = Member._change_over
+
+    def at_once(self: Member, view: View, first: int) -> None:
+        change_over(self, view, self.called)
+
+    patch.setattr(Member, "_change_over", at_once)

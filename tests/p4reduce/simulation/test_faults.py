@@ -51,6 +51,7 @@ from tests.p4reduce.simulation.defects import (
     foreign_packets_are_forwarded,
     generations_are_ignored,
     one_window_of_slots,
+    ranks_change_over_at_once,
     sums_go_out_before_all_are_there,
 )
 from tests.p4reduce.simulation.planted import sets
@@ -329,8 +330,8 @@ def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Gang, "_difference", lambda self: "")
 
 
-def a_cancelled_call_takes_no_step(patch: pytest.MonkeyPatch) -> None:
-    """The next call takes its number."""
+def a_cancelled_call_meets_nobody(patch: pytest.MonkeyPatch) -> None:
+    """It is over at once, and its mates hear nothing of it."""
     begin = Gang.begin
 
     def skip(self: Gang, asked: Asked, lanes: tuple[int, ...], place: Place) -> None:
@@ -355,12 +356,6 @@ def machines_count_steps_apart(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Call, "operation", unnumbered)
 
 
-def ranks_change_over_at_once(patch: pytest.MonkeyPatch) -> None:
-    """At each worker's own next call, and not at one that all agree on."""
-    change_over = Member._change_over
-    patch.setattr(Member, "_change_over", lambda self, view, first: change_over(self, view, self.called))
-
-
 def broadcasting_gang(seed: int) -> Schedule:
     """An elastic gang that is bereaved, and broadcasts all the time from roots that may die."""
     schedule = elastic_gang(seed)
@@ -383,7 +378,7 @@ def forgetful_gang(seed: int) -> Schedule:
 
 MUTANTS = [
     Mutant("mates are not compared", mates_start_alone, 80, gang),
-    Mutant("a cancelled call takes no step", a_cancelled_call_takes_no_step, 80, gang),
+    Mutant("a cancelled call meets nobody", a_cancelled_call_meets_nobody, 80, gang),
     Mutant("machines count apart", machines_count_steps_apart, 5, forgetful_gang),
     Mutant("a plane is refused alone", sets(Gang, "_way_of", lambda self, mate: self._way), 120, gang),
     Mutant("ranks change over at once", ranks_change_over_at_once, 120, broadcasting_gang),

@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from host_agent.machine.gang import Asked, Gang, Place
-from host_agent.member import Member
-from host_agent.membership import View
 from p4reduce.simulation.exhaustive.catalogue import ALL, explorer_of, scope_of
 from p4reduce.simulation.exhaustive.found import Found
 from p4reduce.simulation.exhaustive.gang import GangExplorer
 from p4reduce.simulation.exhaustive.gang_scopes import GANG_SCOPES
 from p4reduce.simulation.exhaustive.mate import MatePart
+from tests.p4reduce.simulation.defects import ranks_change_over_at_once
 from tests.p4reduce.simulation.planted import NEVER, Planted, sets
 
 QUICK = [
@@ -83,16 +82,6 @@ def a_cancelled_call_takes_no_step(patch: pytest.MonkeyPatch) -> None:
         self.step -= 1
 
     patch.setattr(Gang, "begin", skip)
-
-
-def ranks_change_over_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Each worker sees the new ones from its own next call on, wherever the others are."""
-    change_over = Member._change_over
-
-    def at_once(self: Member, view: View, first: int) -> None:
-        change_over(self, view, self.called)
-
-    patch.setattr(Member, "_change_over", at_once)
 
 
 def mates_meet_after_any_renewal(patch: pytest.MonkeyPatch) -> None:
