@@ -79,11 +79,12 @@ def until_signal() -> Iterator[Callable[[], None]]:
         while not INTERRUPTION.requested:
             os.read(read, 1)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+    handlers = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield wait
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         signal.set_wakeup_fd(before)
         os.close(write)
         os.close(read)

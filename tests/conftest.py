@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,6 +23,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("any-speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("any-speed"), max_examples=20)  # of 'make check'
 settings.load_profile("any-speed")
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_stays() -> Iterator[None]:
+    """Fail the test that leaves Ctrl-C to a handler of its own: later ones would not hear it."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    after = signal.getsignal(signal.SIGINT)
+    if after is not before:
+        signal.signal(signal.SIGINT, before)
+        pytest.fail(f"this test has left {after} to handle SIGINT: let it put back {before}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

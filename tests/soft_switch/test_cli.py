@@ -63,14 +63,11 @@ class FakePlane:
 
 
 @pytest.fixture
-def planes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[FakePlane]]:
+def planes(monkeypatch: pytest.MonkeyPatch) -> list[FakePlane]:
     """The data planes a call of main() makes."""
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     monkeypatch.setattr(FakePlane, "made", [], raising=False)
     monkeypatch.setattr(cli, "DataPlane", FakePlane)
-    yield FakePlane.made
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
+    return FakePlane.made
 
 
 def errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
