@@ -30,7 +30,6 @@ from p4reduce.oracle.tree_packets import TREE_VERSION, Kind, TreePacket
 BROADCAST = b"\xff" * 6
 _IPV4, _ARP = headers.ETHERTYPE_IPV4.to_bytes(2, "big"), headers.ETHERTYPE_ARP.to_bytes(2, "big")
 _BRINGS = {int(Kind.PARTIAL): Brings.CONTRIBUTION, int(Kind.RESULT): Brings.RESULT, int(Kind.ASK): Brings.ASK}
-_NOT_READY = (Sends.NOT_READY, Sends.NOT_READY_AND_UP)
 _READS = (Sends.SUM, Sends.UP, Sends.ANSWER, Sends.NOT_READY_AND_UP)  # what the slot holds
 
 MARK_OFFSET = 50  # BTH's reserved bits
@@ -188,15 +187,9 @@ class SwitchModel:
             self.update(rule, job, slot, fragment)
         elif rule.sends in _READS:
             self.compare(job, slot, fragment, adds=False)
-        if rule.sends is Sends.NOTHING:
-            return []
         if isinstance(job, Job):
             return self.send(rule.sends, job, slot, fragment)
-        asks, leaves = rule.sends is Sends.ASK, range(len(job.leaves))
-        if rule.sends is Sends.SUM:
-            leaves = range(fragment.sender, fragment.sender + 1)
-        missing = [leaf for leaf in leaves if not (asks and leaf in slot.ranks)]
-        return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in missing]
+        return self.send_to_leaves(rule.sends, job, slot, fragment)
 
     def update(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> None:
         """Where the rule sends nothing, more will be added."""
@@ -230,15 +223,36 @@ class SwitchModel:
         return differs
 
     def send(self, sends: Sends, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """To hosts, or up."""
+        """From where workers are, to hosts or up."""
+        if sends is Sends.NOTHING:
+            return []
         if sends is Sends.ITSELF:
             return self.forward(fragment.port, fragment.frame)
         if sends is Sends.SUMS:
             return self.emit_sums(job, slot, fragment)
         if sends is Sends.SUM:
             return self.sum_again(job, slot, fragment)
-        left = [self.not_ready(job, fragment)] if sends in _NOT_READY else []
-        return left if sends is Sends.NOT_READY else left + self.up(job, slot, fragment)
+        if sends is Sends.NOT_READY:
+            return [self.not_ready(job, fragment)]
+        assert job.tree is not None
+        if sends is Sends.ANSWER:
+            return self.up(job, slot, fragment, fragment.port)
+        up = self.up(job, slot, fragment, job.tree.uplinks[fragment.message % BUCKETS])
+        if sends is Sends.UP:
+            return up
+        assert sends is Sends.NOT_READY_AND_UP, f"{sends} is for a spine"
+        return [self.not_ready(job, fragment), *up]
+
+    def send_to_leaves(self, sends: Sends, job: SpineJob, slot: Slot, fragment: Fragment) -> list[Out]:
+        """From a spine."""
+        leaves, asks = range(len(job.leaves)), sends is Sends.ASK
+        to = {
+            Sends.NOTHING: (),
+            Sends.SUMS: leaves,
+            Sends.SUM: (fragment.sender,),
+            Sends.ASK: [leaf for leaf in leaves if leaf not in slot.ranks],
+        }[sends]
+        return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in to]
 
     def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
         """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""
@@ -262,11 +276,8 @@ class SwitchModel:
         """To the sender, in its receiver's name."""
         return emit.not_ready(job.flows[fragment.sender], fragment.message, fragment.packet)
 
-    def up(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """What the slot holds, to whoever asks for it, or to the message's spine."""
-        assert job.tree is not None
-        asked = fragment.brings is Brings.ASK
-        port = fragment.port if asked else job.tree.uplinks[fragment.message % BUCKETS]
+    def up(self, job: Job, slot: Slot, fragment: Fragment, port: int | None) -> list[Out]:
+        """What the slot holds, to the spine behind that port."""
         if port is None:
             return job.drop("no_uplink")
         return [(port, emit.to_spine(job, slot, fragment, self.links[port]))]
