@@ -227,6 +227,7 @@ class SwitchModel:
         if sends is Sends.NOTHING:
             return []
         if sends is Sends.ITSELF:
+            assert fragment.tree is None, "a tree packet ends here"
             return self.forward(fragment.port, fragment.frame)
         if sends is Sends.SUMS:
             return self.emit_sums(job, slot, fragment)
