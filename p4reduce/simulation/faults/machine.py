@@ -156,10 +156,10 @@ class InMachine:
                     case Start() as start:
                         self.start, self.is_asking = start, False
                         self.memory = replace(self.memory, lane=start.lanes[0])
-                        if self.worker.work.elements or self.worker.work.name == "barrier":
-                            self.worker.go()
-                        else:
+                        if self.worker.work.is_empty:
                             self.came_to(self.worker.nothing())
+                        else:
+                            self.worker.go()
                     case Finish():
                         self._perhaps_finish()
                     case Return(refused):

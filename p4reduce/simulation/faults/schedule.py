@@ -153,9 +153,14 @@ class Work:
     think_ns: Time = 0
 
     @property
+    def is_empty(self) -> bool:
+        """Nobody has anything to send in it."""
+        return not self.elements and self.name != "barrier"
+
+    @property
     def travels(self) -> bool:
         """Other machines take part in it; else they do not notice if one does without it."""
-        return self.elements > 0 or self.strict or self.name == "barrier"
+        return not self.is_empty or self.strict
 
     def case(self) -> Case:
         """What it does, and what must come out."""

@@ -263,14 +263,14 @@ class Worker(Agent):
 
     def gathered(self, collective: int) -> None:
         """The machine has the results of all planes."""
+        if self.work.is_empty:
+            return  # its planes need not be up
         self.job.check_planes(self, [mate.job for mate in self.mates], collective)
 
     def nothing(self) -> Any:
         """The result of a call of no elements, which its planes do not see."""
         assert self.ready is not None
-        work, generation = self.work, self.ready.generation
-        self.job.made(self, self.collective, generation, work.module, restored=False)
-        return self.collective, generation, work.case().output(self.in_job.view.world_size)
+        return self.collective, self.ready.generation, self.work.case().output(self.in_job.view.world_size)
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
         """The gang's call is over; whether it was done is the same on all GPUs."""
