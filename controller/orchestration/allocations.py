@@ -211,19 +211,24 @@ class Allocations:
         The database is older than the orphan: whoever gave their slots to the orphan's job had seen that
         nobody needs them, nor their guards.
         """
-        for record in self.on(switch.name):
-            allocation = record.allocations.get(switch.name)
-            if allocation is None or not orphan.collides(allocation):
-                continue
+        losing = [
+            (record, record.allocations[switch.name])
+            for record in self.on(switch.name)
+            if orphan.collides(record.allocations[switch.name])
+        ]
+        for record, _ in losing:
             if record.generation is None:
                 raise UnreachableError(
                     f"job {record.job.spec.name} is being set up where generation {orphan.generation} is"
                 )
+        for record, _ in losing:
             logger.warning(
                 "switch %s has generation %s where the database %s has job %s, whose place there is given up",
                 *(switch.name, orphan.generation or "(unknown)", self.store.path, record.job.spec.name),
             )
             self.freed(record, switch.name)
+        # Not before all of them are freed: a plane that goes on takes its gang's others out of their places.
+        for record, allocation in losing:
             if allocation.role == "leaf" and record.job.live and not record.installing:
                 self._forgot(
                     record,

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.api.errors import ConflictError, UnreachableError
-from controller.api.messages import Abort, Join, Leave, Mode, Renew, Resume, Resumed
+from controller.api.messages import Abort, Gang, Join, Leave, Mode, Renew, Resume, Resumed
 from controller.database.store import Store
 from controller.entries import key_of
 from controller.fabric.marks import mark_of
@@ -98,6 +98,28 @@ async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_el
         assert "switch s1 has another job in its slots" in renew.reason
     b.all_tell(known)
     assert entries.items() <= b.switch.of_jobs.items()
+
+
+async def test_a_job_has_the_slots_of_one_plane_of_the_backup_and_the_number_of_another(b: Bench) -> None:
+    """Both planes give up their places, and what the job has on the switch stays."""
+    planes = [
+        await b.join(f"gang/{plane}", ONE_RACK, gang=Gang(name="gang", plane=plane, planes=2))
+        for plane in range(2)
+    ]
+    await b.settled()
+    first, second = (b.registry.job(f"gang/{plane}").allocations["s1"].region for plane in range(2))
+    backup = b.back_up()
+    for sessions in planes:
+        await b.leave(sessions)
+    await b.restart()
+    await a_job_that_ended(b)
+    await b.run_known(3)
+    region = b.registry.job("train").allocations["s1"].region
+    assert (region.base, region.number) == (first.base, second.number)
+    entries = dict(b.switch.of_jobs)
+    await b.restore(backup)
+    assert entries.items() <= b.switch.of_jobs.items()
+    assert [b.registry.job(f"gang/{plane}").allocations for plane in range(2)] == [{}, {}]
 
 
 async def test_a_job_that_the_backup_has_as_being_set_up_keeps_its_guards(b: Bench, tmp_path: Path) -> None:
