@@ -307,7 +307,7 @@ class Execution:
             thread.join(_FAREWELL_S)
         self._drop_queue_pairs()
         self._changes.close()
-        self.runner.link.close()
+        self.runner.retire()
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
         """Call `callback` in a thread of its own whenever ranks or world size have changed."""

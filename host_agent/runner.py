@@ -161,9 +161,8 @@ class Runner:
     def retire(self) -> None:
         """Close the link, for good, and keep its counts."""
         with self._counting:
-            if self._retired:
-                return
-            self._total = self._total + self.link.counters()
+            if not self._retired:
+                self._total = self._total + self.link.counters()
             self._retired = True
         self.link.close()
 

@@ -321,12 +321,18 @@ class SimulatedLink:
             self.worker.endpoint.halt()
 
     def counters(self) -> Counters:
+        self._require_open()
         with self.fabric.lock:
             return self.worker.endpoint.counters()
 
     def progress(self) -> Progress:
+        self._require_open()
         with self.fabric.lock:
             return self.worker.endpoint.progress()
+
+    def _require_open(self) -> None:
+        if self.closed:
+            raise TransportClosedError(self.aborted or "the connection was closed")
 
     def close(self) -> None:
         self.closed = True

@@ -304,6 +304,36 @@ def test_statistics_count_what_the_user_called(machines: Callable[..., Machines]
         assert statistics.bytes_sent > 300_000 / 2 * 4
 
 
+def test_statistics_stay_when_the_job_is_over(machines: Callable[..., Machines]) -> None:
+    def work(c: Collectives) -> Any:
+        c.all_reduce(np.ones(300, np.float32))
+        before = c.statistics()
+        c.leave()
+        return before.collectives, before.bytes_sent > 0, c.statistics().bytes_sent >= before.bytes_sent
+
+    assert machines(2, 2).run(work) == [(1, True, True)] * 4
+
+
+def test_a_call_whose_plane_is_taken_down_hears_why(
+    machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end comes when its turn has begun: no error of the connection reaches the user."""
+    found_well, looks = MachineCommunicator._require_no_failure, []
+
+    def require_no_failure(self: MachineCommunicator, call: Any) -> None:
+        found_well(self, call)
+        if self.rank == 1:
+            looks.append(call)
+            if len(looks) == 2:  # the first is when it is admitted
+                group.racks[1].controller.end("rank 1 (h1) died", rank=1)
+                self.plane.leave()
+
+    monkeypatch.setattr(MachineCommunicator, "_require_no_failure", require_no_failure)
+    group = machines(2, 2, timeout_s=None)
+    results = group.run(lambda c: c.all_reduce(np.ones(100, np.float32)))
+    assert all(isinstance(result, CommunicatorError) for result in results), results
+
+
 # Errors
 
 
