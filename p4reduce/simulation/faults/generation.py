@@ -33,6 +33,10 @@ class Peer(Protocol):
         """The job as the controller has set it up last."""
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """Who is in the job as its next call sees it, as they joined."""
+
+    @property
     def is_leaving(self) -> bool:
         """It has nothing more to send."""
 

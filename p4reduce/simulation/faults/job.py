@@ -49,7 +49,8 @@ class JobRun:
         self._made: dict[int, dict[int, _Made]] = {}  # in their accounts
         self._finished: dict[int, dict[int, tuple[int, ...]]] = {}  # in their users' hands
         self._expected: dict[int, Expected] = {}
-        self.outcomes: dict[int, str] = {}  # why calls were not done, of all planes; empty: they were
+        # By collective, of all planes: why it was not done, empty where it was, and who says so.
+        self.outcomes: dict[int, tuple[str, int]] = {}
         self._roots: dict[int, int] = {}
         self._differs_at = scene.schedule.differs_at(number - 1)
 
@@ -138,16 +139,19 @@ class JobRun:
     def outcome(self, worker: Peer, collective: int, why: str) -> None:
         """A call is over at a worker, done, or not for that reason.
 
-        Machines may differ about a call of no elements.
+        Machines may differ about a call of no elements. What one that has died heard counts no more: the
+        others begin anew, and a switch may serve them by then, or none.
         """
         if self._differs_at is not None and collective >= self._differs_at:
             return
         if not self.plan.work[collective].travels:
             return
-        if self.outcomes.setdefault(collective, why) != why:
+        at_other, other = self.outcomes.get(collective, (why, 0))
+        if at_other != why and other in worker.members:
             raise InvariantError(
-                f"{worker}: collective {collective} is {why!r}, and {self.outcomes[collective]!r} at another"
+                f"{worker}: collective {collective} is {why!r}, and {at_other!r} at rank {other}"
             )
+        self.outcomes[collective] = why, worker.joined_as
 
     def begins_anew(self, worker: Peer, collective: int) -> None:
         """What a worker has, or had not yet, of a collective in this plane comes to nothing."""

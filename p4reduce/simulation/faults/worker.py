@@ -361,6 +361,11 @@ class Worker(Agent):
         return self.session.rank
 
     @property
+    def members(self) -> tuple[int, ...]:
+        """Who is in the job as its next call sees it, as they joined."""
+        return self.in_job.view.members
+
+    @property
     def is_leaving(self) -> bool:
         """It has nothing more to send."""
         return self.session.is_leaving
