@@ -481,7 +481,6 @@ class Member:
         """From that call on the user sees `view`."""
         if view.members != self._views[-1][1].members:
             self._views.append((first, view))
-            self._forget_views()
 
     def _forget_views(self) -> None:
         """Drop views that no call can see any more: 2^31 calls later, their numbers would be ahead again.

@@ -54,8 +54,11 @@ class SwitchModel:
 
     Behind each port is the host that is routed there. `EntrySwitch` has links to other switches as well, by
     port (`links`), ports that ARP is flooded to, routes of several next hops (ECMP), and jobs in several
-    racks by port and generation.
+    racks by port and generation (`tree_jobs`).
     """
+
+    links: dict[int, Link]
+    tree_jobs: dict[tuple[int, int], Job | SpineJob]
 
     def __init__(
         self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
@@ -63,12 +66,10 @@ class SwitchModel:
         self.routes: dict[bytes, Route | tuple[Route, ...]] = {ip.packed: routes[ip] for ip in routes}
         self.host_ports = {route.port: ip for ip, route in routes.items()}
         self.fabric_ports: frozenset[int] = frozenset()  # that another switch is behind
-        self.links: dict[int, Link] = {}
         self.flood: tuple[int, ...] = ()  # the ports that ARP is sent to
         self.mac_ports: dict[bytes, int] = {}
         self.check_icrc = check_icrc
         self.members: dict[FlowKey | QueuePair, tuple[Job, Flow, Role]] = {}
-        self.tree_jobs: dict[tuple[int, int], Job | SpineJob] = {}
         self.port_counters: defaultdict[str, Counter[int]] = defaultdict(Counter)
         self.echoes: list[int] = []  # the nonces of echoes that came back, for the controller
         for job in jobs:
@@ -103,7 +104,7 @@ class SwitchModel:
             return self.drop("spoofed", port)
         if role is Role.DATA:
             return self.data(job, flow, frame)
-        if role is Role.ACK and flow.rnr_syndrome:
+        if flow.rnr_syndrome:
             placement.note_acknowledgement(job, flow, frame)
         return self.forward(port, frame)
 

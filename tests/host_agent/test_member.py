@@ -399,17 +399,43 @@ def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
     assert one.gang_renewal == 8
 
 
-@pytest.mark.parametrize("over", [0, 8])
+@pytest.mark.parametrize("over", [0, 5, 8])
 def test_what_others_have_begun_anew_meanwhile_is_dropped_here_too(over: int) -> None:
-    """They went on after the first renewal, and refused that collective, if `over` says so."""
+    """They went on after the first renewal, number 8, and refused that collective, if `over` says so."""
     one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
     one.gang_collective = 3
     first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
     second = replace(renewed(2, 1), gang_collective=4, gang_renewal=9, over=over)
     for event in ("offered 1", first, "connected 1", AGAIN, "offered 2", second, "connected 2", Start()):
         do(one, event)
-    assert one.actions()[-1] == (Drop() if over else Again())
-    assert (one.begun_anew, one.next_collective) == ((9, 1) if over else (0, 2))
+    assert one.actions()[-1] == (Drop() if over == 8 else Again())
+    assert (one.begun_anew, one.next_collective) == ((9, 1) if over == 8 else (0, 2))
+
+
+@pytest.mark.parametrize("missed", [False, True])
+def test_what_was_dropped_once_is_not_dropped_again(missed: bool) -> None:
+    """A later renewal goes by itself alone: also where this worker has not heard the Start of the first."""
+    one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
+    one.gang_collective = 3
+    first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
+    second = replace(renewed(2, 1), gang_collective=3, gang_renewal=9, over=8)
+    third = replace(renewed(3, 1), gang_collective=4, gang_renewal=10, over=9)
+    for event in ("offered 1", first, "connected 1"):
+        do(one, event)
+    if not missed:
+        for event in (Start(), "ended", "start 1"):
+            do(one, event)
+    do(one, AGAIN)
+    if not missed:
+        do(one, "parked")
+    for event in ("offered 2", second, "connected 2", Start()):
+        do(one, event)
+    assert (one.actions()[-1], one.begun_anew) == (Drop(), 9)
+    for event in ("ended", "start 1", replace(AGAIN, renewal=3), "parked", "offered 3", third):
+        do(one, event)
+    for event in ("connected 3", Start()):
+        do(one, event)
+    assert (one.actions()[-1], one.begun_anew) == (Again(), 9)
 
 
 def test_all_workers_see_who_is_left_from_the_same_call_on() -> None:

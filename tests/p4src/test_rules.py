@@ -14,6 +14,7 @@ import pytest
 from host_agent.wire.aggregation import Op
 from p4reduce.oracle import rules, slot_rules
 from p4reduce.oracle.rules import RULES, At, Rule
+from p4reduce.oracle.tree_packets import TreeFlags
 from tests.p4reduce.oracle.played import MORE, PLAYED, World, world_of
 from tests.p4src.entry_pair import EntryPair
 
@@ -72,3 +73,13 @@ def test_a_header_is_what_has_index_0(pairs: dict[str, EntryPair], index: int, o
     for leaf, byte in enumerate((b"\x12\xfe", b"\x9a\x43", b"\x07\x70"), 1):
         world.spine(replace(headers[leaf - 1], message=2, payload=byte * 256), leaf)
         world.switches["s1"].assert_counters_agree()
+
+
+def test_only_a_header_loses_what_is_behind_it_where_ranks_differ(pairs: dict[str, EntryPair]) -> None:
+    """A mark on a later packet, which no leaf of ours sets, leaves its lanes alone."""
+    world = World(hosts=(1, 1), make=started(pairs))
+    for index in (0, 1):
+        for leaf, rank in ((1, 0), (2, 1)):
+            partial = world.partial(rank, index=index, message=2 * index, flags=TreeFlags.MISMATCH)
+            world.spine(partial, leaf)
+            world.switches["s1"].assert_counters_agree()

@@ -278,6 +278,7 @@ class TestElastic:
                 "root 2 is no rank of a job of 2 workers (0..1)",
             ),
             (replace(SUM, root=1), Place(1, (ALL, WITHOUT)), None),
+            (replace(SUM, root=3, member=1), Place(1, (WITHOUT,)), None),  # seen before ranks closed up
             (replace(SUM, rows=4), Place(1, (ALL, WITHOUT)), None),
             (
                 replace(SUM, rows=5),

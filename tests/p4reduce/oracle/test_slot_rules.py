@@ -6,11 +6,13 @@ Each row of the table is played, to the oracle and to the program, in tests/p4sr
 from __future__ import annotations
 
 from dataclasses import replace
+from ipaddress import IPv4Address
 
 import pytest
 
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Opcode
+from p4reduce.oracle.slot_rules import SwitchModel
 from tests.p4reduce.oracle.racks import Racks, host, lanes
 
 ALL_SHAPES = pytest.mark.parametrize("hosts", [(3,), (2, 1), (1, 1, 1)], ids=["rack", "racks", "far apart"])
@@ -155,3 +157,46 @@ def test_arp_goes_on_as_in_a_switch(rack: Racks) -> None:
     assert rack.come("l1", 2, broadcast) == [(1, broadcast), (3, broadcast)]
     assert rack.come("l1", 2, known) == [(1, known)]
     assert rack.come("l1", 2, unknown) == []
+
+
+@pytest.mark.parametrize(("at", "byte"), [(14, 0x46), (20, 0x20)], ids=["IP options", "first fragment"])
+def test_what_a_host_could_take_for_roce_but_the_switch_does_not_read_is_dropped(
+    rack: Racks, at: int, byte: int
+) -> None:
+    frame = bytearray(rack.packet(0, 0, 0).build())
+    frame[at] = byte
+    assert rack.come("l1", 1, bytes(frame)) == []
+    assert +rack.switches["l1"].port_counters["spoofed"] == {1: 1}
+
+
+# Made of jobs and routes, without entries
+
+
+def made_of(rack: Racks, **options: bool) -> SwitchModel:
+    """The same job, on a switch of its own."""
+    switch = rack.switches["l1"]
+    routes = {IPv4Address(ip): route for ip, route in switch.routes.items()}
+    return SwitchModel([switch.jobs[7]], routes, **options)
+
+
+@pytest.mark.parametrize("stranger", [2, 0])
+def test_either_qp_of_a_worker_takes_nothing_from_strangers(rack: Racks, stranger: int) -> None:
+    """Rank 1 hears rank 0 on the one, and rank 2 on the other."""
+    switch, packet, me = made_of(rack), rack.packet(stranger, 0, 0), rack.members[1]
+    aimed = replace(packet.bth, dest_qp=me.qpn_in if stranger == 2 else me.qpn_out)
+    other = replace(packet, ip=replace(packet.ip, dst=me.ip), bth=aimed)
+    assert switch.process(stranger + 1, other.build()) == []
+    assert rack.counted("l1") == {"foreign": 1}
+
+
+@pytest.mark.parametrize("check_icrc", [False, True])
+def test_damage_is_looked_for_where_that_is_asked_for(rack: Racks, check_icrc: bool) -> None:
+    damaged = bytearray(rack.packet(0, 0, 0).build())
+    damaged[-1] ^= 1
+    assert made_of(rack, check_icrc=check_icrc).process(1, bytes(damaged)) == []
+    assert rack.counted("l1") == {"bad_icrc" if check_icrc else "aggregated": 1}
+
+
+def test_arp_goes_to_nobody_where_no_mac_is_known(rack: Racks) -> None:
+    answer = bytes(range(6)) + bytes(6) + b"\x08\x06" + bytes(46)
+    assert made_of(rack).process(1, answer) == []
