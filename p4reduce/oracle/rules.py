@@ -255,7 +255,7 @@ def case_of(job: Job | SpineJob, slot: Slot, fragment: Fragment) -> tuple[At, Br
     else:
         holds = Holds.SUM if slot.result else Holds.ALL if len(seen) == everybody else Holds.SOME
         crosses = at is At.LEAF and (holds is Holds.ALL or fragment.brings is not Brings.CONTRIBUTION)
-        if crosses and index and job.is_over(message):
+        if crosses and job.is_over(message):
             holds = Holds.OVER
     if fragment.sender in seen:
         sender = Sender.AWAITED if fragment.is_awaited else Sender.SEEN

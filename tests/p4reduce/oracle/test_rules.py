@@ -5,7 +5,19 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from p4reduce.oracle.rules import FIVE, RULES, TABLE, At, Brings, Holds, Rule, Sender, rule_of
+from p4reduce.oracle.rules import (
+    FIVE,
+    RULES,
+    TABLE,
+    At,
+    Brings,
+    Holds,
+    Rule,
+    Sender,
+    Sends,
+    Writes,
+    rule_of,
+)
 
 PROTOCOL = Path(__file__).parents[3] / "docs" / "protocol.md"
 IN_A_RACK = set(Holds) - {Holds.ALL, Holds.OVER}  # the sum is there when all are, and nothing crosses a tree
@@ -40,6 +52,12 @@ def test_every_case_has_one_rule_and_every_rule_a_case() -> None:
             used |= {rule_of(at, brings, holds, sender) for sender in senders(at, brings, holds)}
     assert used == set(RULES)
     assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_every_cell_says_what_it_is() -> None:
+    for kind in (At, Brings, Holds, Sender, Writes, Sends):
+        assert len({word.says for word in kind}) == len(kind)
+        assert all(re.search("[a-z]", word.says) for word in kind)
 
 
 def test_the_protocols_table_has_the_same_rows() -> None:
