@@ -272,6 +272,35 @@ async def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_j
     b.all_tell(known)
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_no_guard_of_an_unknown_job_stops_what_a_worker_is_sent_by_ring(
+    b: Bench, tmp_path: Path, restarted: bool
+) -> None:
+    """Another controller, on a copy of the database, had begun to set up a job of the same queue pairs.
+
+    They go when the switch is there or when the workers have come back, whichever is later.
+    """
+    before = await b.start("before", ONE_RACK)
+    guards = b.guards("before")
+    await b.leave([worker.session for worker in before])
+    await b.pass_time(1000.0)
+    await b.lose("s1")
+    b.qp = before[0].qp - 2
+    workers = await b.start("train", ONE_RACK)
+    assert workers[0].plan[1] is Mode.RING
+    assert {worker.qp for worker in workers} == {worker.qp for worker in before}
+    b.switch.entries.update({key_of(guard): guard for guard in guards})
+    if restarted:
+        await b.restart(settle=False)
+    await b.find("s1")
+    await b.settled()
+    if restarted:
+        assert guards <= set(b.switch.of_jobs.values())
+        await b.resume(*workers)
+        await b.settled()
+    assert not guards & set(b.switch.of_jobs.values())
+
+
 async def test_a_job_is_not_over_because_another_has_its_number_by_now(b: Bench, tmp_path: Path) -> None:
     """By ring, no switch tells that the number was given out; the job goes on, for now by itself."""
     await a_job_that_ended(b)
