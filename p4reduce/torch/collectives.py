@@ -6,15 +6,40 @@ release and on who calls.
 
 from __future__ import annotations
 
+import inspect
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed import distributed_c10d as c10d
 
 from p4reduce.torch.group import Group
 
+T = TypeVar("T")
 
+_frames: Any = torch._C._dynamo.eval_frame
+_CAN_SKIP = hasattr(_frames, "set_code_exec_strategy")  # private: a later release may lack it
+
+
+def _opaque(kind: type[T]) -> type[T]:
+    """Have `torch.compile` call a class's methods and not trace into them, as it does with backends in C++.
+
+    `torch.compiler.disable` does that as well, and takes seconds to import Dynamo, which nobody may need.
+    """
+    for name, method in list(vars(kind).items()):
+        if not inspect.isfunction(method):
+            continue
+        if not _CAN_SKIP:
+            setattr(kind, name, torch.compiler.disable(method))
+            continue
+        method._torchdynamo_disable = True  # type: ignore[attr-defined]
+        skip = _frames._FrameAction.SKIP
+        strategy = _frames._FrameExecStrategy(skip, skip)  # its own frame, and those of what it calls
+        _frames.set_code_exec_strategy(method.__code__, strategy)
+    return kind
+
+
+@_opaque
 class Collectives:
     """What both of PyTorch's classes for a backend have in common. `group`: what it rests on."""
 
