@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from host_agent.errors import UsageError
 from host_agent.netinfo import local_address_towards
 from p4reduce.torch.completion import completer
-from p4reduce.torch.routes import ADDED
+from p4reduce.torch.routes import ADDED, operation_of
 from p4reduce.torch.views import dense, require_dense
 from p4reduce.torch.work import NO_TIMEOUT, Work
 
@@ -95,16 +95,39 @@ class ByGloo:
     # Sums
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
-        return self._in_place("all_reduce", tensors, lambda t: self.group.allreduce(t, opts))
+        return self._reduced("all_reduce", tensors, opts, self.group.allreduce)
 
     def allreduce_coalesced(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
-        def call(into: list[torch.Tensor]) -> Any:
-            return self.group.allreduce_coalesced(into, opts)
-
-        return self._in_place("all_reduce", tensors, call)
+        return self._reduced("all_reduce", tensors, opts, self.group.allreduce_coalesced)
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
-        return self._in_place("reduce", tensors, lambda t: self.group.reduce(t, opts))
+        is_root = opts.rootRank == self.group.rank()
+        return self._reduced("reduce", tensors, opts, self.group.reduce, divides=is_root)
+
+    def _reduced(
+        self,
+        what: str,
+        tensors: Sequence[torch.Tensor],
+        opts: Any,
+        call: Callable[[list[torch.Tensor], Any], Any],
+        *,
+        divides: bool = True,
+    ) -> Work:
+        into = [t.detach() if t.is_sparse else dense(t) for t in tensors]
+        divisor = self._divisor(into, opts.reduceOp)
+        if divisor > 1:
+            opts.reduceOp = dist.ReduceOp.SUM
+        try:
+            made = call(into, opts)
+        finally:
+            if divisor > 1:
+                opts.reduceOp = dist.ReduceOp.AVG
+        return self._work(what, made, tensors, into, divisor=divisor if divides else 1)
+
+    def _divisor(self, tensors: Sequence[torch.Tensor], op: Any) -> int:
+        """Return what a sum has to be divided by here: Gloo itself takes the average of floats alone."""
+        whole = any(not (t.is_floating_point() or t.is_complex()) for t in tensors)
+        return self.group.size() if whole and operation_of(op) == "AVG" else 1
 
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
@@ -119,12 +142,12 @@ class ByGloo:
 
     def _scattered(self, outputs: Sequence[torch.Tensor], whole: Sequence[torch.Tensor], opts: Any) -> Work:
         """All is summed everywhere, as Gloo does, too; its own has no futures, and some shapes crash it."""
-        how = c10d.AllreduceOptions()
-        how.reduceOp = opts.reduceOp
+        how, divisor = c10d.AllreduceOptions(), self._divisor(whole, opts.reduceOp)
+        how.reduceOp = opts.reduceOp if divisor == 1 else dist.ReduceOp.SUM
         rank = self.group.rank()
         own = [t.reshape(self.group.size(), -1)[rank] for t in whole]
         futures = [self._future(self.group.allreduce([t], how)) for t in whole]
-        return self._awaited("reduce_scatter", futures, outputs, own)
+        return self._awaited("reduce_scatter", futures, outputs, own, divisor=divisor)
 
     # Copies
 
@@ -203,17 +226,17 @@ class ByGloo:
         self._raw.add(work)
         return work
 
-    def _in_place(
-        self, what: str, tensors: Sequence[torch.Tensor], call: Callable[[list[torch.Tensor]], Any]
-    ) -> Work:
-        into = [dense(t) for t in tensors]
-        return self._work(what, call(into), tensors, into)
-
     def _work(
-        self, what: str, made: Any, outputs: Sequence[torch.Tensor], filled: Sequence[torch.Tensor]
+        self,
+        what: str,
+        made: Any,
+        outputs: Sequence[torch.Tensor],
+        filled: Sequence[torch.Tensor],
+        *,
+        divisor: int = 1,
     ) -> Work:
         """`filled` is what Gloo fills of `outputs`."""
-        work = self._awaited(what, [self._future(made)], outputs, filled)
+        work = self._awaited(what, [self._future(made)], outputs, filled, divisor=divisor)
         work.made = made
         return work
 
@@ -223,8 +246,12 @@ class ByGloo:
         futures: Sequence[Future[Any]],
         outputs: Sequence[torch.Tensor],
         filled: Sequence[torch.Tensor],
+        *,
+        divisor: int = 1,
     ) -> _GloosWork:
         def finish(_: list[Any]) -> None:
+            for one in filled if divisor > 1 else ():
+                one.div_(divisor, rounding_mode="trunc")  # as the network and the ring do
             _put_back(outputs, filled)
 
         what = f"{what} of process group {self._name} by Gloo"
@@ -332,9 +359,12 @@ def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _put_back(tensors: Sequence[torch.Tensor], filled: Sequence[torch.Tensor]) -> None:
-    """Where Gloo has filled a dense copy, its elements."""
+    """Where Gloo has filled a dense copy, or a sparse tensor of its own, its elements."""
     for tensor, one in zip(tensors, filled, strict=True):
-        if not _shares(tensor, one):
+        if tensor.is_sparse:
+            with torch.no_grad():
+                tensor.copy_(one)  # other indices, and more of them
+        elif not _shares(tensor, one):
             elements = one if one.dtype == tensor.dtype else one.reshape(-1).view(tensor.dtype)
             tensor.detach().copy_(elements.reshape(tensor.shape))
 

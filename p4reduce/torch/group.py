@@ -271,6 +271,8 @@ class Group:
 
     def kept(self, work: Any, tensors: Tensors) -> Any:
         """`work`, of an async all_reduce: that of one number is kept for C++."""
+        if any(tensor.is_sparse for tensor in tensors):
+            return work
         if sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= _SMALL_BYTES:
             self._small.append(work)
         return work
@@ -322,6 +324,9 @@ class Group:
     # Calls of the job
 
     def _reduction(self, kind: str, tensors: Tensors, op: Any) -> Reduction | None:
+        if kind == "all_reduce" and any(tensor.is_sparse for tensor in tensors):
+            self.routes.sparse(kind, tensors, op)
+            return None
         require_dense(tensors, kind)
         if self.size == 1 and operation_of(op) != "PREMUL_SUM":
             return Reduction.SUM

@@ -55,6 +55,16 @@ class Routes:
                 return None
         return Reduction[operation] if operation in _OPERATIONS else None
 
+    def sparse(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> None:
+        """Have sparse tensors go by Gloo, which adds them and no more. TypeError."""
+        operation = operation_of(op)
+        if operation != "SUM" or not all(tensor.is_sparse for tensor in tensors):
+            raise TypeError(
+                f"{kind}: of sparse tensors Gloo takes the SUM alone, not {operation}, and no dense ones "
+                "in the same call: call to_dense(), or divide the sum yourself"
+            )
+        self._tell(f"{kind} sparse {str(tensors[0].dtype).removeprefix('torch.')} {operation}")
+
     def _tell(self, name: str) -> None:
         self.by_gloo[name] += 1
         if self.by_gloo[name] == 1:
@@ -63,11 +73,8 @@ class Routes:
 
 def _require_added(kind: str, tensors: Sequence[torch.Tensor], operation: str) -> None:
     for tensor in tensors:
-        whole = not (tensor.is_floating_point() or tensor.is_complex())
-        if whole and operation == "AVG":
-            raise TypeError(
-                f"{kind}: the average of {tensor.dtype} is no {tensor.dtype}: convert the tensor, or take SUM"
-            )
+        if tensor.dtype is torch.bool and operation == "AVG":
+            raise TypeError(f"{kind}: truth values have no average: convert the tensor, or take SUM")
         if tensor.dtype not in ADDED:
             raise TypeError(
                 f"{kind}: neither a switch nor Gloo adds {tensor.dtype}: convert the tensor, or add up what "

@@ -133,6 +133,44 @@ def test_bytes_of_any_type_are_copied(dtype: Any) -> None:
     assert Ranks(2).run(work) == [None, None]
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int8], ids=str)
+def test_averages_of_integers_are_rounded_towards_zero_whichever_way_they_go(dtype: Any) -> None:
+    def work(group: P4ReduceProcessGroup) -> list[list[int]]:
+        average = dist.ReduceOp.AVG
+        mine = torch.tensor([7, -7, 2, -3], dtype=dtype) * (1 if group.rank() else 2)
+        everywhere, at_root, part = mine.clone(), mine.clone(), torch.zeros(2, dtype=dtype)
+        own = options(dist.AllreduceOptions, average)
+        for _ in range(2):  # options stay as they were
+            everywhere = mine.clone()
+            group.allreduce([everywhere], own).wait()
+        group.reduce([at_root], options(dist.ReduceOptions, average)).wait()
+        group.reduce_scatter_single(part, mine, options(dist.ReduceScatterOptions, average)).wait()
+        return [everywhere.tolist(), at_root.tolist(), part.tolist()]
+
+    first, second = Ranks(2).run(work)
+    average = [10, -10, 3, -4]  # of 21, -21, 6 and -9
+    assert first == [average, average, average[:2]]
+    assert (second[0], second[2]) == (average, average[2:])  # Gloo adds up in who is not the root, too
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_sparse_tensors_go_by_gloo(later: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """Ranks may have other places and other numbers of them."""
+
+    def work(group: P4ReduceProcessGroup) -> tuple[Any, Any]:
+        rows = torch.zeros(4, 2)
+        rows[group.rank()], rows[3] = 1.0, 10.0 ** group.rank()
+        tensor = rows.to_sparse()
+        how = options(dist.AllreduceOptions)
+        how.asyncOp = later
+        group.allreduce([tensor], how).wait()
+        return tensor.to_dense().tolist(), dict(group.group.by_gloo)
+
+    expected = [[1.0, 1.0], [1.0, 1.0], [0.0, 0.0], [11.0, 11.0]]
+    assert Ranks(2).run(work) == [(expected, {"all_reduce sparse float32 SUM": 1})] * 2
+    assert caplog.text.count("all_reduce sparse float32 SUM goes by Gloo") == 2  # each process says it once
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_reduce_and_reduce_scatter(dtype: Any) -> None:
     def work(group: P4ReduceProcessGroup) -> None:
@@ -352,7 +390,13 @@ SPARSE = [
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda g: g.allreduce([torch.ones(3).to_sparse()]), "takes dense tensors, not torch.sparse_coo"),
+        (
+            lambda g: g.allreduce(
+                [torch.ones(3).to_sparse()], options(dist.AllreduceOptions, dist.ReduceOp.MAX)
+            ),
+            "of sparse tensors Gloo takes the SUM alone, not MAX",
+        ),
+        (lambda g: g.allreduce([torch.eye(3).to_sparse_csr()]), "dense tensors, not torch.sparse_csr"),
         *((call, "takes dense tensors, not torch.sparse_coo") for call in SPARSE),
         (lambda g: g.allreduce([torch.ones(3, device="meta")]), "on cpu or cuda, not on meta"),
         (
@@ -364,8 +408,8 @@ SPARSE = [
         (lambda g: g.reduce_scatter_single(torch.ones(3), torch.ones(5)), "an input of 2 times 3 elements"),
         (lambda g: g.reduce_scatter([torch.ones(3)], [[torch.ones(3)]]), "2 inputs of one size"),
         (
-            lambda g: g.allreduce([torch.ones(3).long()], options(dist.AllreduceOptions, dist.ReduceOp.AVG)),
-            "all_reduce: the average of torch.int64 is no torch.int64",
+            lambda g: g.allreduce([torch.ones(3).bool()], options(dist.AllreduceOptions, dist.ReduceOp.AVG)),
+            "all_reduce: truth values have no average",
         ),
     ],
 )

@@ -64,7 +64,7 @@ def test_what_goes_by_gloo_is_said_once_and_counted(caplog: pytest.LogCaptureFix
     [
         (torch.int16, dist.ReduceOp.SUM),
         (torch.float8_e4m3fn, dist.ReduceOp.MAX),
-        (torch.int64, dist.ReduceOp.AVG),
+        (torch.bool, dist.ReduceOp.AVG),
     ],
 )
 def test_what_nobody_adds_is_refused_and_does_not_go_by_gloo(
