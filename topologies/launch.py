@@ -44,7 +44,7 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
     TopologyError where a machine ends before the command.
     """
     if host.kind is not HostKind.ROCE:
-        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        path = programs()
         told = {METRICS_VARIABLE: str(cluster.metrics), **cluster.environment_of(host)}
         env = {**told, **os.environ, "PATH": path}
         _require_command(command[0], path)
@@ -66,6 +66,11 @@ def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
         except BaseException:
             client.kill()
             raise
+
+
+def programs() -> str:
+    """Return the PATH of what runs in a host: our Python's programs, as torchrun is one, come first."""
+    return f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
 
 
 def _require_command(name: str, path: str) -> None:

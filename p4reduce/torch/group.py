@@ -116,7 +116,7 @@ class Group:
     ) -> None:
         self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
         self.options, self.store = options, store
-        self.routes = Routes(name)
+        self.routes = Routes(name, says=rank == 0)
         self.controller = options.address()
         epoch = _epoch(store, size)
         self.job = _agreed_job(store, rank=rank, epoch=epoch, group=name if ranks else "", options=options)

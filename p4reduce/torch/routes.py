@@ -39,10 +39,13 @@ def operation_of(op: Any) -> str:
 
 
 class Routes:
-    """A process group's: counts what goes by Gloo, and says so once for each kind. `by_gloo`: how often."""
+    """A process group's: counts what goes by Gloo, and says so once for each kind. `by_gloo`: how often.
 
-    def __init__(self, group: str) -> None:
-        self._group = group
+    `says`: not where another rank does.
+    """
+
+    def __init__(self, group: str, *, says: bool = True) -> None:
+        self._group, self._says = group, says
         self.by_gloo: Counter[str] = Counter()
 
     def reduction(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> Reduction | None:
@@ -67,7 +70,7 @@ class Routes:
 
     def _tell(self, name: str) -> None:
         self.by_gloo[name] += 1
-        if self.by_gloo[name] == 1:
+        if self._says and self.by_gloo[name] == 1:
             _LOG.warning("process group %s: no switch adds that: %s goes by Gloo over TCP", self._group, name)
 
 

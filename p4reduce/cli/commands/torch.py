@@ -13,7 +13,7 @@ import typer
 
 from p4reduce.cli import fabric_options as fabrics
 from p4reduce.cli import output
-from p4reduce.cli.failing import ending_on_signals
+from p4reduce.cli.failing import EXIT_INTERRUPTED, Signalled, ending_on_signals
 from p4reduce.cli.options import JsonFile
 from p4reduce.cli.runs import is_given, refuse_given
 from topologies.state import ClusterState, HostKind, HostState
@@ -77,18 +77,24 @@ def torch(
     options = None if kind is None else own.options(context, kind, hosts)
     names = hosts if is_given(context, "hosts") else ""
     backends = [""] if compare is None else ["", compare.value]
-    with ending_on_signals(), contextlib.ExitStack() as stack:
-        with output.progress() as progress:
-            running = stack.enter_context(fabrics.running(options, cluster, progress))
-        chosen = _chosen(running, "" if options is not None else names)
-        require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
-        recorded = json is not None or compare is not None
-        only_stderr = str(json) == "-"
-        rans = _run_all(running, chosen, script, backends, recorded=recorded, only_stderr=only_stderr)
-        if options is not None:
+    recorded = json is not None or compare is not None
+    try:
+        with ending_on_signals(), contextlib.ExitStack() as stack:
             with output.progress() as progress:
-                progress("taking the fabric down")
-                stack.close()
+                running = stack.enter_context(fabrics.running(options, cluster, progress))
+            chosen = _chosen(running, "" if options is not None else names)
+            require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
+            only_stderr = str(json) == "-"
+            rans = _run_all(running, chosen, script, backends, recorded=recorded, only_stderr=only_stderr)
+            if options is not None:
+                with output.progress() as progress:
+                    progress("taking the fabric down")
+                    stack.close()
+    except (KeyboardInterrupt, Signalled) as end:
+        what = "interrupted" if isinstance(end, KeyboardInterrupt) else "ended by a signal"
+        gone = "its processes have ended, and the fabric is down" if options else "its processes have ended"
+        output.complain(f"{what}: {gone}")
+        sys.exit(EXIT_INTERRUPTED if isinstance(end, KeyboardInterrupt) else end.exit_code)
     _report(rans, json=json)
 
 

@@ -14,13 +14,14 @@ from typing import Final
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.placement import gpus_of
 from p4reduce.workloads.strategies.gloo import gloo_missing
-from topologies import namespaces
+from topologies import launch, namespaces
 from topologies.state import ClusterState, HostState
 
 CONTROLLER: Final = "P4REDUCE_CONTROLLER"
 JOB: Final = "P4REDUCE_JOB"
 INTRA_RATE: Final = "P4REDUCE_INTRA_RATE"
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+_INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _MODULE: Final = "-m"
 
 
@@ -96,8 +97,10 @@ def environment(
         JOB: meeting.run,
         **({} if gpus == 1 or rate is None else {INTRA_RATE: f"{rate * 1e6:.0f}"}),
         **{name: os.environ.get(name, "1") for name in _THREADS},
-        # Gloo takes the address of the machine's name, which all hosts share, unless told the interface.
-        "GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", hosts[rank].interface),
+        "PATH": launch.programs(),
+        # Gloo, and TensorPipe of torch.distributed.rpc, take the address of the machine's name, which all
+        # hosts share, unless told the interface.
+        **{name: os.environ.get(name, hosts[rank].interface) for name in _INTERFACES},
         # A host has no name service: PyTorch's store warns that it knows no name for each client.
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from p4reduce.cli import app as cli
+from p4reduce.cli.failing import Signalled
 from p4reduce.workloads.torch_runs import running, script
 from p4reduce.workloads.torch_runs.ranks import Failure
 from p4reduce.workloads.torch_runs.record import Record
@@ -104,6 +106,27 @@ def asks(monkeypatch: pytest.MonkeyPatch) -> Any:
         return asked
 
     return expect
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "says"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (Signalled(signal.SIGTERM), 143, "ended by a signal")],
+)
+def test_who_ends_it_hears_what_has_ended(
+    end: BaseException,
+    code: int,
+    says: str,
+    asks: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*_: Any, **__: Any) -> Ran:
+        raise end
+
+    asks()
+    monkeypatch.setattr(running, "run", run)
+    assert cli.run(["torch", "--", "train.py"]) == code
+    assert capsys.readouterr().err.strip() == f"p4reduce: {says}: its processes have ended"
 
 
 def test_a_part_of_a_running_cluster(asks: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_each_process_is_told_what_torchrun_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME"):
+    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
     cluster = cluster_state("c1")
     told = [
@@ -62,7 +63,9 @@ def test_each_process_is_told_what_torchrun_would(monkeypatch: pytest.MonkeyPatc
     ]
     assert [one.pop("RANK") for one in told] == [one.pop("GROUP_RANK") for one in told] == ["0", "1"]
     assert [one.pop("ROLE_RANK") for one in told] == ["0", "1"]
-    assert [one.pop("GLOO_SOCKET_IFNAME") for one in told] == ["h1-eth0", "h2-eth0"]
+    for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+        assert [one.pop(name) for one in told] == ["h1-eth0", "h2-eth0"]
+    assert {one.pop("PATH").split(os.pathsep)[0] for one in told} == {str(Path(sys.executable).parent)}
     assert told[0] == told[1]
     expected = {
         "WORLD_SIZE": "2",
