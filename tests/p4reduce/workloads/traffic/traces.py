@@ -61,11 +61,19 @@ def node(
 
 
 def all_reduce(
-    identity: int, name: str, size: int, *, after: tuple[int, ...] = (), duration_us: int = 0
+    identity: int,
+    name: str,
+    size: int,
+    *,
+    after: tuple[int, ...] = (),
+    duration_us: int = 0,
+    start_us: int = 0,
+    is_cpu_op: bool | None = None,
 ) -> bytes:
+    said: dict[str, bool] = {} if is_cpu_op is None else {"is_cpu_op": is_cpu_op}
     return node(
-        identity, name, COMM_COLL_NODE, after=after, duration_us=duration_us,
-        comm_type=ALL_REDUCE, comm_size=size,
+        identity, name, COMM_COLL_NODE, after=after, duration_us=duration_us, start_us=start_us,
+        comm_type=ALL_REDUCE, comm_size=size, **said,
     )  # fmt: skip
 
 

@@ -1,0 +1,235 @@
+"""The first iteration of a Chakra trace: how much was computed before each all-reduce could start.
+
+- Time is that of the kernels (`is_cpu_op` false), as `chakra_device.Clock` has it. Operators take time only
+  where there are no kernels at all.
+- The first node whose name tells of the backward pass ends the forward pass; the optimiser or the next
+  forward pass, after all-reduces, ends the iteration. A kernel belongs where its operator does.
+- An all-reduce is ready when the kernels that it depends on are, or else all that were launched before it;
+  and when its own kernel starts, at the latest, as streams run side by side.
+
+Where kernels depend on no operator of the backward pass, the device alone tells: that pass has begun before
+the first gradient is ready. `Iteration.notes` says so, and all else that a trace leaves open.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.traffic.chakra_device import (
+    Clock,
+    Launches,
+    is_kernel,
+    is_on_device,
+    ordered,
+    own_place,
+)
+from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMP_NODE
+from p4reduce.workloads.traffic.chakra_schema import Collective, Node
+
+_BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
+_END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
+_LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
+# Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time.
+_IDLE_WORTH_A_NOTE: Final = 0.01
+
+
+@dataclass(frozen=True)
+class AllReduce:
+    """An all-reduce of the backward pass, and how much had been computed when it could start."""
+
+    name: str
+    bytes: int
+    ready_us: int
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """Times of an iteration; `forward_us` is None where no node is marked as backward."""
+
+    forward_us: int | None
+    reduces: tuple[AllReduce, ...]
+    forward_by_layer: Mapping[str | None, int]
+    notes: tuple[str, ...] = ()
+
+
+def first_iteration(nodes: Sequence[Node], *, where: str) -> Iteration:
+    """Find the first iteration. WorkloadError, with `where`, if nothing tells it from the next one."""
+    kernels = [node for node in nodes if is_kernel(node)]
+    if not kernels:
+        clock = Clock([node for node in nodes if node.type == COMP_NODE], timed=False)
+        return _walk(ordered(nodes, own_place), clock, marked=_is_marked(nodes))
+    without_start = sum(node.start_us == 0 for node in kernels)
+    # One of them may start at 0.
+    clock = Clock(kernels, timed=without_start <= 1 and any(node.start_us for node in kernels))
+    launches = Launches(nodes)
+    launched = list(ordered(nodes, launches.place))
+    notes = _notes_on_times(kernels, without_start, clock)
+    if _passes_are_told(launched, launches.linked):
+        iteration = _walk(launched, clock, marked=_is_marked(nodes), alone=launches.alone)
+        if alone := sum(kernel.id in launches.alone for kernel in kernels):
+            told_by = "starts" if clock.timed else "ids"
+            notes.append(f"{told_by} tell when kernels were launched that depend on no operator ({alone})")
+    else:
+        if _are_several_iterations(launched):
+            raise WorkloadError(
+                f"{where} has several iterations, and its kernels depend on no operator of a backward pass: "
+                "nothing tells which iteration a kernel belongs to. Record one iteration, or convert the "
+                "trace so that kernels depend on the operators that launched them"
+            )
+        iteration = _by_device(launched, clock, launches.linked)
+    if clock.timed and iteration.reduces:
+        computed_us = max(reduce.ready_us for reduce in iteration.reduces)
+        if (idle_us := clock.idle_until(computed_us)) > _IDLE_WORTH_A_NOTE * computed_us:
+            notes.append(f"{idle_us / 1000:g} ms in which the device computed nothing are left out")
+    return replace(iteration, notes=(*iteration.notes, *notes))
+
+
+def _notes_on_times(kernels: Sequence[Node], without_start: int, clock: Clock) -> list[str]:
+    """Say where kernels are taken one after the other, and need not have been."""
+    if clock.timed:
+        return []
+    if without_start < len(kernels):
+        return [f"kernels are taken one after the other: {without_start} have no start time"]
+    streams = {stream for node in kernels if (stream := node.attributes.get("stream")) is not None}
+    if len(streams) > 1:
+        return [f"kernels of {len(streams)} streams are taken one after the other: they have no start times"]
+    return []
+
+
+def _is_marked(nodes: Iterable[Node]) -> bool:
+    return any(_BACKWARD.search(node.name) for node in nodes)
+
+
+def _passes_are_told(launched: Sequence[Node], linked: set[int]) -> bool:
+    """Tell if names tell the kernels' passes: if kernels depend on operators of the backward pass.
+
+    That is not needed if no operator is marked as backward, or only after a kernel is.
+    """
+    kernels = [node for node in launched if is_kernel(node)]
+    first = next((at for at, node in enumerate(launched) if _BACKWARD.search(node.name)), None)
+    if first is None or is_on_device(launched[first]) or all(kernel.id in linked for kernel in kernels):
+        return True
+    return any(is_kernel(node) and node.id in linked for node in launched[first:])
+
+
+def _are_several_iterations(launched: Iterable[Node]) -> bool:
+    """Tell if a backward pass follows after the end of the one before, by the operators' names."""
+    begun = ended = False
+    for node in launched:
+        if is_on_device(node):
+            continue
+        if _BACKWARD.search(node.name):
+            if ended:
+                return True
+            begun = True
+        ended = ended or (begun and _END.search(node.name) is not None)
+    return False
+
+
+def _walk(
+    launched: Iterable[Node], clock: Clock, *, marked: bool, alone: Set[int] = frozenset()
+) -> Iteration:
+    """Go through nodes in the order of launching, to the end of the first iteration.
+
+    Nodes are `marked` if the names of some tell of the backward pass. Kernels that depend on no operator,
+    those in `alone`, do not tell when it begins on the device.
+    """
+    clock_us = 0
+    forward_us: int | None = None
+    backward_starts_us: list[int] = []
+    finished_us: dict[int, int] = {}
+    computed: set[int] = set()
+    reduces: list[AllReduce] = []
+    by_name: dict[str | None, int] = {}
+    for node in launched:
+        if reduces and (forward_us is not None or not marked) and _END.search(node.name):
+            break
+        if marked and forward_us is None and _BACKWARD.search(node.name):
+            forward_us = clock_us
+            # What is summed before are no gradients: statistics, or layers that are split over workers.
+            reduces.clear()
+        if clock.computes(node):
+            if forward_us is not None and clock.is_of_main_stream(node) and node.id not in alone:
+                backward_starts_us.append(node.start_us)
+            clock_us = clock.after(node, clock_us)
+            computed.add(node.id)
+            if match := _LAYER_OF_COMPUTING.match(node.name):
+                by_name[match[1]] = by_name.get(match[1], 0) + node.duration_us
+            finished_us[node.id] = clock_us
+        elif node.type == COMP_NODE:
+            finished_us[node.id] = clock_us
+        else:
+            finished_us[node.id] = _ready(node, clock, clock_us, finished_us, computed)
+        if size := _reduced_bytes(node):
+            reduces.append(AllReduce(node.name, size, finished_us[node.id]))
+    if forward_us is not None and clock.timed and backward_starts_us:
+        # What forward operators launched on other streams may still run.
+        forward_us = clock.until(min(backward_starts_us))
+    gradients = [reduce for reduce in reduces if forward_us is None or reduce.ready_us >= forward_us]
+    early = len(reduces) - len(gradients)
+    notes = (f"all-reduces that were ready before the backward pass are left out ({early})",) if early else ()
+    return Iteration(forward_us, tuple(gradients), by_name, notes)
+
+
+def _ready(
+    node: Node, clock: Clock, clock_us: int, finished_us: Mapping[int, int], computed: set[int]
+) -> int:
+    """How much is computed when what does not compute can start; all launched before ends at `clock_us`."""
+    waited_for = [parent for parent in node.parents if parent in finished_us]
+    if kernels := [parent for parent in waited_for if parent in computed]:
+        waited_for = kernels
+    ready_us = max((finished_us[parent] for parent in waited_for), default=clock_us)
+    if clock.timed and node.start_us and is_on_device(node):
+        ready_us = min(ready_us, clock.until(node.start_us))
+    return ready_us
+
+
+def _by_device(launched: Sequence[Node], clock: Clock, linked: set[int]) -> Iteration:
+    """Read an iteration whose kernels depend on no operator of its backward pass.
+
+    That pass begins between two times. What depends on an operator before it, or started before the processor
+    came to it, is of the forward pass; the first gradient is of the backward pass.
+    """
+    first = next(at for at, node in enumerate(launched) if _BACKWARD.search(node.name))
+    after = (at for at, node in enumerate(launched) if at > first and _END.search(node.name))
+    end = next(after, len(launched))
+    begins_us = launched[first].start_us if clock.timed else 0
+    forward_us = 0
+    of_device: list[Node] = []
+    for at, node in enumerate(launched):
+        if not is_on_device(node) or (node.id in linked and at > end):
+            continue
+        if (node.id in linked and at < first) or node.start_us < begins_us:
+            if not is_kernel(node):
+                continue
+            forward_us = clock.after(node, forward_us)
+        of_device.append(node)
+    iteration = _walk(ordered(of_device, own_place), clock, marked=False)
+    if not iteration.reduces:
+        return iteration
+    ready_us = [reduce.ready_us for reduce in iteration.reduces]
+    least_us, most_us = min(forward_us, *ready_us), min(ready_us)
+    forward_us = min(max(max(ready_us) // 3, least_us), most_us)
+    note = (
+        f"kernels depend on no operator of the backward pass, which begins after {least_us / 1000:g} to "
+        f"{most_us / 1000:g} ms of computing: {forward_us / 1000:g} ms are taken as forward"
+    )
+    return replace(iteration, forward_us=forward_us, notes=(note,))
+
+
+def _reduced_bytes(node: Node) -> int:
+    """Count what an all-reduce sums; 0 of any other node."""
+    size = node.attributes.get("comm_size", 0)
+    if (
+        node.type != COMM_COLL_NODE
+        or node.attributes.get("comm_type", -1) != Collective.ALL_REDUCE
+        or not isinstance(size, int | float)
+        or (isinstance(size, float) and not math.isfinite(size))
+    ):
+        return 0
+    return int(size)
