@@ -21,7 +21,8 @@ from typing import Final
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.tensors import dtype_of
-from p4reduce.workloads.traffic.chakra_iteration import first_iteration
+from p4reduce.workloads.traffic.chakra_iteration import first_iteration, reduced_bytes
+from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE
 from p4reduce.workloads.traffic.chakra_schema import Node, nodes_of_binary, nodes_of_json
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace
 
@@ -55,10 +56,7 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str, dtype: str | None
     forward_us, by_name = iteration.forward_us, iteration.forward_by_layer
     reduces = sorted(iteration.reduces, key=lambda reduce: reduce.ready_us)
     if not reduces:
-        raise WorkloadError(
-            f"{where} has no all-reduce with a size (comm_type 0, comm_size above 0) among its {len(nodes)} "
-            "nodes: what can be replayed is data-parallel training that sums its gradients with all-reduce"
-        )
+        raise WorkloadError(_without_gradients(nodes, where=where))
     recorded = {_TYPES[match[1]] for reduce in reduces if (match := _TYPE_OF_KERNEL.search(reduce.name))}
     played = type_of_trace(recorded, dtype, where=where)
     element_bytes = dtype_of(played).itemsize
@@ -92,6 +90,25 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str, dtype: str | None
     ]
     source = "; ".join([f"Chakra execution trace {where}", *notes])
     return Workload(name, source, tuple(reversed(layers)), played)
+
+
+def _without_gradients(nodes: Sequence[Node], *, where: str) -> str:
+    """Say why there is nothing to replay."""
+    wanted = "what can be replayed is data-parallel training that sums its gradients with all-reduce"
+    if sums := sum(reduced_bytes(node) > 0 for node in nodes):
+        return f"{where} has no all-reduce in its backward pass, and {sums} elsewhere: {wanted}"
+    collectives = [node for node in nodes if node.type == COMM_COLL_NODE]
+    without_size = sum("comm_size" not in node.attributes for node in collectives)
+    said = (
+        f"{where} has no all-reduce with a size (comm_type 0, comm_size above 0) among its {len(nodes)} "
+        f"nodes, of which {len(collectives)} are collectives, {without_size} of them without comm_size: {wanted}"
+    )
+    if nodes and not any(node.attributes for node in nodes):
+        said += (
+            ". No node has attributes, as Chakra wrote them before version 0.0.4 (October 2023): convert the "
+            "trace again"
+        )
+    return said
 
 
 def _layer_name(name: str) -> str | None:

@@ -40,11 +40,15 @@ _IDLE_WORTH_A_NOTE: Final = 0.01
 
 @dataclass(frozen=True)
 class AllReduce:
-    """An all-reduce of the backward pass, and how much had been computed when it could start."""
+    """An all-reduce of the backward pass, and how much had been computed when it could start.
+
+    `group` names the process group, "" where that is not recorded.
+    """
 
     name: str
     bytes: int
     ready_us: int
+    group: str
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ def _walk(
     finished_us: dict[int, int] = {}
     computed: set[int] = set()
     reduces: list[AllReduce] = []
+    forward_groups: set[str] = set()
     by_name: dict[str | None, int] = {}
     for node in launched:
         if reduces and (forward_us is not None or not marked) and _END.search(node.name):
@@ -152,6 +157,7 @@ def _walk(
         if marked and forward_us is None and _BACKWARD.search(node.name):
             forward_us = clock_us
             # What is summed before are no gradients: statistics, or layers that are split over workers.
+            forward_groups = {reduce.group for reduce in reduces}
             reduces.clear()
         if clock.computes(node):
             if forward_us is not None and clock.is_of_main_stream(node) and node.id not in alone:
@@ -165,15 +171,27 @@ def _walk(
             finished_us[node.id] = clock_us
         else:
             finished_us[node.id] = _ready(node, clock, clock_us, finished_us, computed)
-        if size := _reduced_bytes(node):
-            reduces.append(AllReduce(node.name, size, finished_us[node.id]))
+        if size := reduced_bytes(node):
+            group = str(node.attributes.get("pg_name", ""))
+            reduces.append(AllReduce(node.name, size, finished_us[node.id], group))
     if forward_us is not None and clock.timed and backward_starts_us:
         # What forward operators launched on other streams may still run.
         forward_us = clock.until(min(backward_starts_us))
     gradients = [reduce for reduce in reduces if forward_us is None or reduce.ready_us >= forward_us]
-    early = len(reduces) - len(gradients)
-    notes = (f"all-reduces that were ready before the backward pass are left out ({early})",) if early else ()
-    return Iteration(forward_us, tuple(gradients), by_name, notes)
+    notes = _notes_on_groups({reduce.group for reduce in gradients}, forward_groups)
+    if early := len(reduces) - len(gradients):
+        notes.append(f"all-reduces that were ready before the backward pass are left out ({early})")
+    return Iteration(forward_us, tuple(gradients), by_name, tuple(notes))
+
+
+def _notes_on_groups(groups: set[str], forward_groups: set[str]) -> list[str]:
+    """Say where gradients are summed in several process groups: some may be no gradients."""
+    if len(groups) < 2:
+        return []
+    note = f"all-reduces of process groups {', '.join(sorted(groups))} are taken as gradients"
+    if both := ", ".join(sorted(groups & forward_groups)):
+        note += f", though in the forward pass {both} sums as well, as tensor parallelism does"
+    return [note]
 
 
 def _ready(
@@ -222,7 +240,7 @@ def _by_device(launched: Sequence[Node], clock: Clock, linked: set[int]) -> Iter
     return replace(iteration, forward_us=forward_us, notes=(note,))
 
 
-def _reduced_bytes(node: Node) -> int:
+def reduced_bytes(node: Node) -> int:
     """Count what an all-reduce sums; 0 of any other node."""
     size = node.attributes.get("comm_size", 0)
     if (

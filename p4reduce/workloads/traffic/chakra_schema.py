@@ -49,7 +49,7 @@ def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
             kind = "GlobalMetadata" if number == 0 else "Node"
             raise WorkloadError(
                 f"{where}: message {number} is no {kind} of a Chakra execution trace ({error}); "
-                "expected is what chakra_converter writes"
+                "expected is what chakra_converter has written since version 0.0.4 (October 2023)"
             ) from error
         if number:
             nodes.append(_node(message))

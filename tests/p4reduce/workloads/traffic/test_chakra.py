@@ -107,6 +107,24 @@ def test_layers_that_are_split_over_workers_sum_in_the_forward_pass_too() -> Non
     assert _read(TEXT[0], split, *TEXT[1:]).layers == _read(*TEXT).layers
 
 
+def test_sums_of_several_process_groups_are_said() -> None:
+    """Those of tensor parallelism in the backward pass cannot be told from gradients."""
+    nodes = [
+        node(1, "f", duration_us=10),
+        all_reduce(2, "activations", 64, after=(1,), group="5"),
+        node(3, "a_backward", duration_us=20, after=(2,)),
+        all_reduce(4, "activations", 64, after=(3,), group="5"),
+        all_reduce(5, "gradients", 800, after=(3,), group="0"),
+    ]
+    workload = _read(*nodes)
+    assert workload.gradient_bytes == 864
+    assert (
+        "all-reduces of process groups 0, 5 are taken as gradients, though in the forward pass 5 sums as "
+        "well, as tensor parallelism does"
+    ) in workload.source
+    assert "process groups" not in _read(nodes[0], nodes[2], nodes[4]).source
+
+
 def test_of_several_iterations_the_first() -> None:
     assert _read(*TEXT, *SECOND).layers == _read(*TEXT).layers
 
@@ -215,8 +233,25 @@ def test_the_feeders_json_form() -> None:
     ("content", "says"),
     [
         (delimited(metadata()), "made.et has no all-reduce with a size .* among its 0 nodes"),
-        (delimited(metadata(), node(1, "x", COMM_COLL_NODE, comm_type=2, comm_size=8)), "has no all-reduce"),
-        (delimited(metadata(), all_reduce(1, "x", 0)), "has no all-reduce"),
+        (
+            delimited(metadata(), node(1, "x", COMM_COLL_NODE, comm_type=2, comm_size=8)),
+            "has no all-reduce with a size .* of which 1 are collectives, 0 of them without comm_size",
+        ),
+        (
+            delimited(metadata(), node(1, "x", COMM_COLL_NODE, is_cpu_op=False)),
+            "of which 1 are collectives, 1 of them without comm_size: .* with all-reduce$",
+        ),
+        (delimited(metadata(), all_reduce(1, "x", 0)), "has no all-reduce with a size"),
+        (
+            delimited(metadata(), all_reduce(1, "x", 8), node(2, "x_backward", after=(1,))),
+            "made.et has no all-reduce in its backward pass, and 1 elsewhere",
+        ),
+        # Before version 0.0.4, what a node is had other numbers, and no attributes.
+        (
+            delimited(node(0, "comp", 3), node(1, "sum", 6, after=(0,))),
+            "message 0 is no GlobalMetadata .* has written since version 0.0.4",
+        ),
+        (delimited(metadata(), node(1, "sum", 6)), "as Chakra wrote them before version 0.0.4"),
         (delimited(metadata(), *TEXT)[:-1], "made.et: message 7, at byte .* the file ends before"),
         (delimited(metadata(), *TEXT) + b"\x80", "there is no length of a message"),
         (delimited(metadata(), b"\x0a\x05abc"), "message 1 is no Node of a Chakra execution trace"),

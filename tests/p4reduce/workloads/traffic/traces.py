@@ -43,9 +43,9 @@ def node(
     duration_us: int = 0,
     start_us: int = 0,
     packed: bool = True,
-    **attributes: int | bool,
+    **attributes: int | bool | str,
 ) -> bytes:
-    """A Node. Whole attributes are int64_val, truth values bool_val."""
+    """A Node. Whole attributes are int64_val, truth values bool_val, texts string_val."""
     encoded = _number(1, identity) + _bytes(2, name.encode()) + _number(3, kind)
     if packed and after:
         encoded += _bytes(5, b"".join(varint(parent) for parent in after))
@@ -55,8 +55,11 @@ def node(
     # inputs (field 8) are not read: they must not disturb.
     encoded += _bytes(8, _bytes(2, b"[[64, 3, 11, 11]]"))
     for key, value in attributes.items():
-        field = 27 if isinstance(value, bool) else 9
-        encoded += _bytes(10, _bytes(1, key.encode()) + _number(field, value))
+        if isinstance(value, str):
+            held = _bytes(29, value.encode())
+        else:
+            held = _number(27 if isinstance(value, bool) else 9, value)
+        encoded += _bytes(10, _bytes(1, key.encode()) + held)
     return encoded
 
 
@@ -69,8 +72,10 @@ def all_reduce(
     duration_us: int = 0,
     start_us: int = 0,
     is_cpu_op: bool | None = None,
+    group: str | None = None,
 ) -> bytes:
-    said: dict[str, bool] = {} if is_cpu_op is None else {"is_cpu_op": is_cpu_op}
+    said: dict[str, Any] = {"is_cpu_op": is_cpu_op, "pg_name": group}
+    said = {key: value for key, value in said.items() if value is not None}
     return node(
         identity, name, COMM_COLL_NODE, after=after, duration_us=duration_us, start_us=start_us,
         comm_type=ALL_REDUCE, comm_size=size, **said,
