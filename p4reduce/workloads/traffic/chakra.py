@@ -22,7 +22,7 @@ from typing import Final
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.tensors import dtype_of
 from p4reduce.workloads.traffic.chakra_iteration import first_iteration, reduced_bytes
-from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE
+from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMP_NODE
 from p4reduce.workloads.traffic.chakra_schema import Node, nodes_of_binary, nodes_of_json
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace
 
@@ -63,6 +63,8 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str, dtype: str | None
     notes = list(iteration.notes)
     if not recorded:
         notes.append(f"gradients are taken as {played}")
+    if any(node.type == COMP_NODE for node in nodes) and not any(node.duration_us for node in nodes):
+        notes.append("no node has a duration: computing takes no time")
     if forward_us is None:
         # Nothing tells where the backward pass begins: it takes about two thirds of an iteration's computing.
         total_us = max(reduce.ready_us for reduce in reduces)
@@ -101,7 +103,8 @@ def _without_gradients(nodes: Sequence[Node], *, where: str) -> str:
     without_size = sum("comm_size" not in node.attributes for node in collectives)
     said = (
         f"{where} has no all-reduce with a size (comm_type 0, comm_size above 0) among its {len(nodes)} "
-        f"nodes, of which {len(collectives)} are collectives, {without_size} of them without comm_size: {wanted}"
+        f"nodes, of which {len(collectives)} are collectives, {without_size} of them without comm_size: "
+        f"{wanted}"
     )
     if nodes and not any(node.attributes for node in nodes):
         said += (

@@ -7,29 +7,35 @@ So nodes come in the order of launching, by the processor's clock, and times are
 from __future__ import annotations
 
 import heapq
+import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMM_RECV_NODE, COMM_SEND_NODE, COMP_NODE
 from p4reduce.workloads.traffic.chakra_schema import Node
+
+# ncclDevKernel_AllReduce_..., ncclSymkDevKernel_..., mscclKernel_...
+_COLLECTIVE: Final = re.compile(r"(void )?(nccl|rccl|msccl)", re.IGNORECASE)
 
 Place: TypeAlias = tuple[int, int, int, int]
 """A place in the order of launching: start and id of the operator, then of the kernel that it launched."""
 
 
 def is_kernel(node: Node) -> bool:
-    """Tell kernels that compute from operators, and from what does not compute."""
-    return node.type == COMP_NODE and node.attributes.get("is_cpu_op") is False
+    """Tell kernels that compute from operators, and from what does not compute.
+
+    Collectives may be recorded as computing: converters know the names of some only.
+    """
+    return node.type == COMP_NODE and node.on_processor is False and _COLLECTIVE.match(node.name) is None
 
 
 def is_on_device(node: Node) -> bool:
     """Tell what runs on the device from operators; communication does unless it says otherwise."""
-    on_processor = node.attributes.get("is_cpu_op")
-    if on_processor is None:
+    if node.on_processor is None:
         return node.type in (COMM_COLL_NODE, COMM_SEND_NODE, COMM_RECV_NODE)
-    return on_processor is False
+    return not node.on_processor
 
 
 def own_place(node: Node, _before: Mapping[int, Place]) -> Place:

@@ -37,6 +37,13 @@ class Node:
     duration_us: int
     attributes: dict[str, int | float | str | bool]
 
+    @property
+    def on_processor(self) -> bool | None:
+        """The side that it ran on: true of operators, false of a device's, None where nothing tells."""
+        # Converters of early 2024, and generators of traces, write a number.
+        said = self.attributes.get("is_cpu_op")
+        return bool(said) if isinstance(said, bool | int) else None
+
 
 def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
     """The nodes of a trace's (uncompressed) content; `where` names it in errors."""
@@ -113,12 +120,16 @@ def _node(message: pb.Node) -> Node:
         for attribute in message.attr
         if (value := attribute.WhichOneof("value")) is not None
     }
+    start_us: int = message.start_time_micros
+    # Converters of early 2024 wrote start times as an attribute.
+    if start_us == 0 and isinstance(ts := attributes.get("ts"), int) and ts > 0:
+        start_us = ts
     return Node(
         message.id,
         message.name,
         message.type,
         (*message.ctrl_deps, *message.data_deps),
-        message.start_time_micros,
+        start_us,
         message.duration_micros,
         attributes,
     )

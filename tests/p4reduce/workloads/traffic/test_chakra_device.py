@@ -516,3 +516,38 @@ def test_one_stream_is_read_alike_whatever_its_kernels_depend_on(seed: int) -> N
     made.operator(STEP)
     drawn.shuffle(made.nodes)
     assert _times(made.read()) == (forward, expected)
+
+
+def test_numbers_for_truth_values_and_start_times_as_attributes() -> None:
+    """Converters of early 2024 write `is_cpu_op` as 0 or 1, and the start as the attribute `ts`."""
+    nodes = [
+        node(1, FORWARD, ts=10, duration_us=10, is_cpu_op=1),
+        node(2, "gemm", after=(1,), ts=1000, duration_us=10_000, is_cpu_op=0),
+        node(3, BACKWARD, after=(1,), ts=20, duration_us=10, is_cpu_op=1),
+        node(4, "gemm", after=(3,), ts=11_000, duration_us=20_000, is_cpu_op=0),
+        node(5, "gemm", after=(3,), ts=15_000, duration_us=16_000, is_cpu_op=0),
+        all_reduce(6, NCCL, 400, after=(4, 5)),
+    ]
+    workload = from_binary(delimited(metadata(), *nodes), name="made", where="made.et")
+    assert _times(workload) == (10, [(400, 20)])
+
+
+def test_collectives_that_are_recorded_as_computing_do_not_compute() -> None:
+    """A converter knows the names of some of NCCL's kernels only."""
+    made = _three(by_operator=True, chained=False)
+    made.nodes.insert(
+        10, node(90, "ncclSymkDevKernel_AllGather_LL", start_us=35_000, duration_us=900_000, is_cpu_op=False)
+    )
+    assert _times(made.read()) == THREE
+
+
+def test_computing_without_durations_is_said() -> None:
+    """Generated traces may have operations to be done in place of durations."""
+    nodes = [
+        node(1, "matmul", is_cpu_op=0, num_ops=1000),
+        node(2, "matmul_backward", after=(1,), is_cpu_op=0, num_ops=1000),
+        all_reduce(3, "sum", 400, after=(2,)),
+    ]
+    workload = from_binary(delimited(metadata(), *nodes), name="made", where="made.et")
+    assert _times(workload) == (0, [(400, 0)])
+    assert "no node has a duration: computing takes no time" in workload.source
