@@ -15,7 +15,7 @@ What was bucketed when it was recorded is bucketed: replay such traces with a bu
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Final
 
@@ -73,9 +73,8 @@ def _workload(nodes: Sequence[Node], *, name: str, where: str, dtype: str | None
     ready_us = [max(reduce.ready_us, forward_us) for reduce in reduces]
     backward_us = [after - before for before, after in pairwise([forward_us, *ready_us])]
     named = [_layer_name(reduce.name) for reduce in reduces]
-    if by_name and all(layer in by_name for layer in named):
-        forwards_us = [by_name[layer] for layer in named]
-    else:
+    forwards_us = _by_layer(forward_us, by_name, named)
+    if forwards_us is None:
         forwards_us = _spread(forward_us, backward_us)
         if len(reduces) > 1:
             notes.append("forward time spread over the layers as backward time is")
@@ -117,6 +116,24 @@ def _without_gradients(nodes: Sequence[Node], *, where: str) -> str:
 def _layer_name(name: str) -> str | None:
     match = _LAYER_OF_COLLECTIVE.match(name)
     return match[1] if match else None
+
+
+def _by_layer(
+    forward_us: int, by_name: Mapping[str | None, int], named: Sequence[str | None]
+) -> list[int] | None:
+    """Forward times of layers by their names, the last layer first; None where names do not tell all of it.
+
+    Layers without a gradient count with the one before, whose parameters are needed first. Of several
+    gradients of a layer, the first that is ready has its time: the last in forward order.
+    """
+    if sum(by_name.values()) != forward_us or not all(layer in by_name for layer in named):
+        return None
+    times = dict.fromkeys(named, 0)
+    holder = next(layer for layer in by_name if layer in times)
+    for layer, took_us in by_name.items():
+        holder = layer if layer in times else holder
+        times[holder] += took_us
+    return [times.pop(layer, 0) for layer in named]
 
 
 def _spread(total: int, weights: Sequence[int]) -> list[int]:

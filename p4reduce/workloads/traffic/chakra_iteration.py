@@ -34,6 +34,8 @@ from p4reduce.workloads.traffic.chakra_schema import Collective, Node
 _BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
 _END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
 _LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
+# What chakra_converter calls the sums of input gradients, of layers that are split over workers.
+_OF_INPUTS: Final = re.compile(r"_IG_COMM_*ALLREDUCE$")
 # Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time.
 _IDLE_WORTH_A_NOTE: Final = 0.01
 
@@ -149,7 +151,7 @@ def _walk(
     finished_us: dict[int, int] = {}
     computed: set[int] = set()
     reduces: list[AllReduce] = []
-    forward_groups: set[str] = set()
+    before: list[AllReduce] = []
     by_name: dict[str | None, int] = {}
     for node in launched:
         if reduces and (forward_us is not None or not marked) and _END.search(node.name):
@@ -157,41 +159,48 @@ def _walk(
         if marked and forward_us is None and _BACKWARD.search(node.name):
             forward_us = clock_us
             # What is summed before are no gradients: statistics, or layers that are split over workers.
-            forward_groups = {reduce.group for reduce in reduces}
+            before = list(reduces)
             reduces.clear()
         if clock.computes(node):
             if forward_us is not None and clock.is_of_main_stream(node) and node.id not in alone:
                 backward_starts_us.append(node.start_us)
             clock_us = clock.after(node, clock_us)
             computed.add(node.id)
-            if match := _LAYER_OF_COMPUTING.match(node.name):
+            if forward_us is None and (match := _LAYER_OF_COMPUTING.match(node.name)):
                 by_name[match[1]] = by_name.get(match[1], 0) + node.duration_us
             finished_us[node.id] = clock_us
         elif node.type == COMP_NODE:
             finished_us[node.id] = clock_us
         else:
             finished_us[node.id] = _ready(node, clock, clock_us, finished_us, computed)
-        if size := reduced_bytes(node):
+        if (size := reduced_bytes(node)) and not _OF_INPUTS.search(node.name):
             group = str(node.attributes.get("pg_name", ""))
             reduces.append(AllReduce(node.name, size, finished_us[node.id], group))
     if forward_us is not None and clock.timed and backward_starts_us:
         # What forward operators launched on other streams may still run.
         forward_us = clock.until(min(backward_starts_us))
     gradients = [reduce for reduce in reduces if forward_us is None or reduce.ready_us >= forward_us]
-    notes = _notes_on_groups({reduce.group for reduce in gradients}, forward_groups)
+    notes = _notes_on_sums(gradients, before)
     if early := len(reduces) - len(gradients):
         notes.append(f"all-reduces that were ready before the backward pass are left out ({early})")
     return Iteration(forward_us, tuple(gradients), by_name, tuple(notes))
 
 
-def _notes_on_groups(groups: set[str], forward_groups: set[str]) -> list[str]:
-    """Say where gradients are summed in several process groups: some may be no gradients."""
-    if len(groups) < 2:
-        return []
-    note = f"all-reduces of process groups {', '.join(sorted(groups))} are taken as gradients"
-    if both := ", ".join(sorted(groups & forward_groups)):
-        note += f", though in the forward pass {both} sums as well, as tensor parallelism does"
-    return [note]
+def _notes_on_sums(gradients: Sequence[AllReduce], before: Sequence[AllReduce]) -> list[str]:
+    """Say where all-reduces of the backward pass need not be gradients."""
+    notes = []
+    groups = {reduce.group for reduce in gradients}
+    if before:
+        note = f"all-reduces of the forward pass are left out ({len(before)})"
+        both = groups & {reduce.group for reduce in before}
+        if both:
+            note += ": if layers are split over workers, some of the backward pass are no gradients either"
+        if both and len(groups) > 1:
+            note += f", of process group {', '.join(sorted(both))}"
+        notes.append(note)
+    if len(groups) > 1:
+        notes.append(f"all-reduces of process groups {', '.join(sorted(groups))} are taken as gradients")
+    return notes
 
 
 def _ready(
@@ -237,7 +246,7 @@ def _by_device(launched: Sequence[Node], clock: Clock, linked: set[int]) -> Iter
         f"kernels depend on no operator of the backward pass, which begins after {least_us / 1000:g} to "
         f"{most_us / 1000:g} ms of computing: {forward_us / 1000:g} ms are taken as forward"
     )
-    return replace(iteration, forward_us=forward_us, notes=(note,))
+    return Iteration(forward_us, iteration.reduces, {}, (*iteration.notes, note))
 
 
 def reduced_bytes(node: Node) -> int:

@@ -60,7 +60,7 @@ def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
             ) from error
         if number:
             nodes.append(_node(message))
-    return tuple(nodes)
+    return _with_ids_of_their_own(nodes, where=where)
 
 
 def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
@@ -71,7 +71,10 @@ def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
         graph = first["workload_graph"]
         if not isinstance(graph, list):
             raise WorkloadError(f"{where}: workload_graph is no list of nodes")
-        return tuple(_graph_node(entry, where=where, number=number) for number, entry in enumerate(graph))
+        return _with_ids_of_their_own(
+            [_graph_node(entry, where=where, number=number) for number, entry in enumerate(graph)],
+            where=where,
+        )
     if "nodes" in first:
         raise WorkloadError(
             f"{where} is PyTorch's part of a Chakra trace, without durations: join it with the profiler's "
@@ -83,6 +86,17 @@ def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
             nodes.append(_node(json_format.ParseDict(document, pb.Node(), ignore_unknown_fields=True)))
         except (json_format.ParseError, OverflowError) as error:
             raise WorkloadError(f"{where}: object {number} is no Chakra node: {error}") from error
+    return _with_ids_of_their_own(nodes, where=where)
+
+
+def _with_ids_of_their_own(nodes: list[Node], *, where: str) -> tuple[Node, ...]:
+    seen: dict[int, Node] = {}
+    for node in nodes:
+        if (other := seen.setdefault(node.id, node)) is not node:
+            raise WorkloadError(
+                f"{where}: {other.name!r} and {node.name!r} both have the id {node.id}, so that dependencies "
+                "on it do not tell which is meant: give the trace of one process, each node once"
+            )
     return tuple(nodes)
 
 

@@ -119,10 +119,41 @@ def test_sums_of_several_process_groups_are_said() -> None:
     workload = _read(*nodes)
     assert workload.gradient_bytes == 864
     assert (
-        "all-reduces of process groups 0, 5 are taken as gradients, though in the forward pass 5 sums as "
-        "well, as tensor parallelism does"
+        "all-reduces of the forward pass are left out (1): if layers are split over workers, some of the "
+        "backward pass are no gradients either, of process group 5; "
+        "all-reduces of process groups 0, 5 are taken as gradients"
     ) in workload.source
-    assert "process groups" not in _read(nodes[0], nodes[2], nodes[4]).source
+    assert "all-reduces" not in _read(nodes[0], nodes[2], nodes[4]).source
+
+
+def test_sums_of_input_gradients_are_told_by_name() -> None:
+    """They are no gradients, of layers that are split over workers."""
+    split = all_reduce(20, "COMM_COLL_NODE_fc_IG_COMM__ALLREDUCE", 64, after=(4,))
+    assert _read(*TEXT, split).layers == _read(*TEXT).layers
+
+
+def test_layers_without_a_gradient_have_their_forward_time() -> None:
+    """It counts with the layer before: that one's parameters are needed when both begin."""
+    text = [
+        node(0, "COMP_NODE_stem_FWD", duration_us=7),
+        node(1, "COMP_NODE_conv_FWD", duration_us=100, after=(0,)),
+        node(2, "COMP_NODE_pool_FWD", duration_us=9, after=(1,)),
+        node(3, "COMP_NODE_fc_FWD", duration_us=40, after=(2,)),
+        node(4, "COMP_NODE_fc_BWD_WG", duration_us=30, after=(3,)),
+        all_reduce(5, "COMM_COLL_NODE_fc_ALLREDUCE", 4000, after=(4,)),
+        node(6, "COMP_NODE_conv_BWD_WG", duration_us=170, after=(4,)),
+        all_reduce(7, "COMM_COLL_NODE_conv_ALLREDUCE", 800, after=(6,)),
+    ]
+    assert _seen(_read(*text)) == [("conv", 200, 116_000, 170_000), ("fc", 1000, 40_000, 30_000)]
+
+
+def test_two_gradients_of_a_layer_have_its_forward_time_once() -> None:
+    weight = all_reduce(20, "COMM_COLL_NODE_fc_ALLREDUCE", 64, after=(4,))
+    assert _seen(_read(*TEXT, weight)) == [
+        ("conv", 201, 100_000, 150_000),
+        ("fc", 16, 0, 20_000),
+        ("fc", 1000, 40_000, 30_000),
+    ]
 
 
 def test_of_several_iterations_the_first() -> None:
@@ -251,6 +282,7 @@ def test_the_feeders_json_form() -> None:
             delimited(node(0, "comp", 3), node(1, "sum", 6, after=(0,))),
             "message 0 is no GlobalMetadata .* has written since version 0.0.4",
         ),
+        (delimited(metadata(), node(1, "a"), node(1, "b")), "made.et: 'a' and 'b' both have the id 1"),
         (delimited(metadata(), node(1, "sum", 6)), "as Chakra wrote them before version 0.0.4"),
         (delimited(metadata(), *TEXT)[:-1], "made.et: message 7, at byte .* the file ends before"),
         (delimited(metadata(), *TEXT) + b"\x80", "there is no length of a message"),
