@@ -97,7 +97,7 @@ def _without_gradients(nodes: Sequence[Node], *, where: str) -> str:
     """Say why there is nothing to replay."""
     wanted = "what can be replayed is data-parallel training that sums its gradients with all-reduce"
     if sums := sum(reduced_bytes(node) > 0 for node in nodes):
-        return f"{where} has no all-reduce in its backward pass, and {sums} elsewhere: {wanted}"
+        return f"{where} has no all-reduce of gradients in its backward pass, and {sums} others: {wanted}"
     collectives = [node for node in nodes if node.type == COMM_COLL_NODE]
     without_size = sum("comm_size" not in node.attributes for node in collectives)
     said = (

@@ -34,8 +34,8 @@ from p4reduce.workloads.traffic.chakra_schema import Collective, Node
 _BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
 _END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
 _LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
-# What chakra_converter calls the sums of input gradients, of layers that are split over workers.
-_OF_INPUTS: Final = re.compile(r"_IG_COMM_*ALLREDUCE$")
+# What chakra_converter calls input gradients: their sums are of layers that are split over workers.
+_OF_INPUTS: Final = re.compile(r"_BWD_IG$|_IG_COMM_*ALLREDUCE$")
 # Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time.
 _IDLE_WORTH_A_NOTE: Final = 0.01
 
@@ -151,6 +151,7 @@ def _walk(
     finished_us: dict[int, int] = {}
     computed: set[int] = set()
     reduces: list[AllReduce] = []
+    of_inputs: set[int] = set()
     before: list[AllReduce] = []
     by_name: dict[str | None, int] = {}
     for node in launched:
@@ -173,7 +174,9 @@ def _walk(
             finished_us[node.id] = clock_us
         else:
             finished_us[node.id] = _ready(node, clock, clock_us, finished_us, computed)
-        if (size := reduced_bytes(node)) and not _OF_INPUTS.search(node.name):
+        if _OF_INPUTS.search(node.name):
+            of_inputs.add(node.id)
+        elif (size := reduced_bytes(node)) and of_inputs.isdisjoint(node.parents):
             group = str(node.attributes.get("pg_name", ""))
             reduces.append(AllReduce(node.name, size, finished_us[node.id], group))
     if forward_us is not None and clock.timed and backward_starts_us:

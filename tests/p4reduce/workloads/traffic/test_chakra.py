@@ -128,8 +128,11 @@ def test_sums_of_several_process_groups_are_said() -> None:
 
 def test_sums_of_input_gradients_are_told_by_name() -> None:
     """They are no gradients, of layers that are split over workers."""
-    split = all_reduce(20, "COMM_COLL_NODE_fc_IG_COMM__ALLREDUCE", 64, after=(4,))
-    assert _read(*TEXT, split).layers == _read(*TEXT).layers
+    for after, name in [(2, "COMM_COLL_NODE_fc_IG_COMM__ALLREDUCE"), (4, "COMM_COLL_NODE_fc_ALLREDUCE")]:
+        split = all_reduce(20, name, 64, after=(after,))
+        assert _read(*TEXT, split).layers == _read(*TEXT).layers
+    with pytest.raises(WorkloadError, match="no all-reduce of gradients in its backward pass, and 1 others"):
+        _read(*TEXT[:3], TEXT[4], split)
 
 
 def test_layers_without_a_gradient_have_their_forward_time() -> None:
@@ -148,10 +151,10 @@ def test_layers_without_a_gradient_have_their_forward_time() -> None:
 
 
 def test_two_gradients_of_a_layer_have_its_forward_time_once() -> None:
-    weight = all_reduce(20, "COMM_COLL_NODE_fc_ALLREDUCE", 64, after=(4,))
-    assert _seen(_read(*TEXT, weight)) == [
-        ("conv", 201, 100_000, 150_000),
-        ("fc", 16, 0, 20_000),
+    another = all_reduce(20, "COMM_COLL_NODE_fc_ALLREDUCE", 64, after=(5,))
+    assert _seen(_read(*TEXT, another)) == [
+        ("fc", 16, 0, 0),
+        ("conv", 201, 100_000, 170_000),
         ("fc", 1000, 40_000, 30_000),
     ]
 
@@ -275,7 +278,7 @@ def test_the_feeders_json_form() -> None:
         (delimited(metadata(), all_reduce(1, "x", 0)), "has no all-reduce with a size"),
         (
             delimited(metadata(), all_reduce(1, "x", 8), node(2, "x_backward", after=(1,))),
-            "made.et has no all-reduce in its backward pass, and 1 elsewhere",
+            "made.et has no all-reduce of gradients in its backward pass, and 1 others",
         ),
         # Before version 0.0.4, what a node is had other numbers, and no attributes.
         (
