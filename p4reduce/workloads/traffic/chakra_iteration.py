@@ -36,8 +36,9 @@ _END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
 _LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
 # What chakra_converter calls input gradients: their sums are of layers that are split over workers.
 _OF_INPUTS: Final = re.compile(r"_BWD_IG$|_IG_COMM_*ALLREDUCE$")
-# Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time.
-_IDLE_WORTH_A_NOTE: Final = 0.01
+# Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time. A few
+# small kernels run after the last gradient of every iteration.
+_WORTH_A_NOTE: Final = 0.01
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def first_iteration(nodes: Sequence[Node], *, where: str) -> Iteration:
         iteration = _by_device(launched, clock, launches.linked)
     if clock.timed and iteration.reduces:
         computed_us = max(reduce.ready_us for reduce in iteration.reduces)
-        if (idle_us := clock.idle_until(computed_us)) > _IDLE_WORTH_A_NOTE * computed_us:
+        if (idle_us := clock.idle_until(computed_us)) > _WORTH_A_NOTE * computed_us:
             notes.append(f"{idle_us / 1000:g} ms in which the device computed nothing are left out")
     return replace(iteration, notes=(*iteration.notes, *notes))
 
@@ -186,6 +187,9 @@ def _walk(
     notes = _notes_on_sums(gradients, before)
     if early := len(reduces) - len(gradients):
         notes.append(f"all-reduces that were ready before the backward pass are left out ({early})")
+    behind_us = clock_us - max((reduce.ready_us for reduce in gradients), default=clock_us)
+    if behind_us > _WORTH_A_NOTE * clock_us:
+        notes.append(f"{behind_us / 1000:g} ms of computing behind the last gradient are left out")
     return Iteration(forward_us, tuple(gradients), by_name, tuple(notes))
 
 

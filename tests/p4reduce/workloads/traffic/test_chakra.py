@@ -150,6 +150,13 @@ def test_layers_without_a_gradient_have_their_forward_time() -> None:
     assert _seen(_read(*text)) == [("conv", 200, 116_000, 170_000), ("fc", 1000, 40_000, 30_000)]
 
 
+def test_computing_behind_the_last_gradient_is_said() -> None:
+    """An embedding, for instance, whose gradient is not summed."""
+    workload = _read(*TEXT, node(7, "COMP_NODE_embedding_BWD_WG", duration_us=50, after=(5,)))
+    assert workload.layers == _read(*TEXT).layers
+    assert "0.05 ms of computing behind the last gradient are left out" in workload.source
+
+
 def test_two_gradients_of_a_layer_have_its_forward_time_once() -> None:
     another = all_reduce(20, "COMM_COLL_NODE_fc_ALLREDUCE", 64, after=(5,))
     assert _seen(_read(*TEXT, another)) == [
