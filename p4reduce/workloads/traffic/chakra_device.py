@@ -10,7 +10,7 @@ import heapq
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final, TypeAlias
 
 from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMM_RECV_NODE, COMM_SEND_NODE, COMP_NODE
@@ -147,30 +147,65 @@ class Launches:
 def ordered(nodes: Sequence[Node], place: Callable[[Node, Mapping[int, Place]], Place]) -> Iterator[Node]:
     """Every node after those it depends on; among free ones by their `place`.
 
-    Dependencies on what is not in the file (or on themselves) are ignored, as in Chakra's feeder; nodes of a
-    circle come when nothing else is left.
+    Dependencies on what is not in the file (or on themselves) are ignored, as in Chakra's feeder. Nodes of a
+    circle, which converters of 2023 make of an all-reduce's operators, come by start times and ids.
     """
     by_id = {node.id: node for node in nodes}
     waits_for = {node.id: {p for p in node.parents if p in by_id and p != node.id} for node in by_id.values()}
+    circles = _circles(waits_for)
     children: dict[int, list[int]] = {}
-    for identity, parents in waits_for.items():
-        for parent in parents:
-            children.setdefault(parent, []).append(identity)
+    missing: dict[int, int] = {}
+    for node in by_id.values():
+        earlier = {
+            parent
+            for parent in waits_for[node.id]
+            if circles[parent] != circles[node.id]
+            or (by_id[parent].start_us, parent) < (node.start_us, node.id)
+        }
+        missing[node.id] = len(earlier)
+        for parent in earlier:
+            children.setdefault(parent, []).append(node.id)
     places: dict[int, Place] = {}
-    everything = [(own_place(node, places), node.id) for node in by_id.values()]
-    heapq.heapify(everything)
-    free = [
-        (place(by_id[identity], places), identity) for identity, parents in waits_for.items() if not parents
-    ]
+    free = [(place(by_id[identity], places), identity) for identity, count in missing.items() if not count]
     heapq.heapify(free)
-    missing = {identity: len(parents) for identity, parents in waits_for.items()}
-    while len(places) < len(by_id):
-        at, identity = heapq.heappop(free if free else everything)
-        if identity in places:
-            continue
+    while free:
+        at, identity = heapq.heappop(free)
         places[identity] = at
         yield by_id[identity]
         for child in children.get(identity, ()):
             missing[child] -= 1
             if missing[child] == 0:
                 heapq.heappush(free, (place(by_id[child], places), child))
+
+
+def _circles(waits_for: Mapping[int, Set[int]]) -> dict[int, int]:
+    """Which circle each node is in, by a node of it; most are in one of their own (Tarjan, 1972)."""
+    found: dict[int, int] = {}
+    order: dict[int, int] = {}
+    lowest: dict[int, int] = {}
+    path: list[int] = []
+    for root in waits_for:
+        if root in order:
+            continue
+        order[root] = lowest[root] = len(order)
+        path.append(root)
+        work = [(root, iter(waits_for[root]))]
+        while work:
+            node, parents = work[-1]
+            for parent in parents:
+                if parent not in order:
+                    order[parent] = lowest[parent] = len(order)
+                    path.append(parent)
+                    work.append((parent, iter(waits_for[parent])))
+                    break
+                if parent not in found:
+                    lowest[node] = min(lowest[node], order[parent])
+            else:
+                work.pop()
+                if work:
+                    below = work[-1][0]
+                    lowest[below] = min(lowest[below], lowest[node])
+                if lowest[node] == order[node]:
+                    while node not in found:
+                        found[path.pop()] = node
+    return found

@@ -235,6 +235,31 @@ def test_a_circle_ends() -> None:
     assert _read(*nodes, all_reduce(3, "y", 4, after=(2,))).backward_ns == 11_000
 
 
+def test_what_waits_for_a_circle_is_in_the_iteration() -> None:
+    """Converters of 2023 let an all-reduce's operators depend on each other: they come in their places."""
+    nodes = [
+        node(1, "f", duration_us=10),
+        node(2, "a_backward", duration_us=20, after=(1,)),
+        all_reduce(3, "a", 400, after=(2,)),
+        node(4, "b_backward", duration_us=40, after=(2,)),
+        node(5, "c10d::allreduce_(0)", COMM_COLL_NODE, after=(6, 4)),
+        node(6, "c10d::allreduce_(1)", COMM_COLL_NODE, after=(5,)),
+        all_reduce(7, "b", 800, after=(5,)),
+        node(8, "Optimizer.step#SGD.step", duration_us=9, after=(4,)),
+        node(9, "f", duration_us=10, after=(8,)),
+    ]
+    assert [(layer.numel, layer.backward_ns) for layer in _read(*nodes).layers] == [
+        (200, 40_000),
+        (100, 20_000),
+    ]
+
+
+def test_a_long_chain_is_read() -> None:
+    chain = [node(at, "x_backward", duration_us=1, after=(at + 1,)) for at in range(1, 5000)]
+    workload = _read(*chain, node(5000, "f", duration_us=5), all_reduce(5001, "sum", 4, after=(1,)))
+    assert (workload.forward_ns, workload.backward_ns) == (5000, 4_999_000)
+
+
 def test_without_a_mark_a_third_is_forward() -> None:
     workload = _read(node(1, "k", duration_us=300), all_reduce(2, "x", 4, after=(1,)))
     assert (workload.forward_ns, workload.backward_ns) == (100_000, 200_000)
