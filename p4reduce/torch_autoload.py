@@ -6,7 +6,9 @@ nothing large and raises nothing, as PyTorch could not be imported then.
 
 from __future__ import annotations
 
+import functools
 import os
+import sys
 import warnings
 from typing import Any
 
@@ -25,12 +27,46 @@ def register() -> None:
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=devices)
         from p4reduce import torch_recording
         from p4reduce.torch_environment import CONTROLLER, adopt
+        from p4reduce.workloads.torch_runs.record import FOR, GLOO
 
         torch_recording.begin(os.environ)
+        if os.environ.get(FOR) == GLOO:
+            _take_the_place_of_gloo(torch)
         if os.environ.get(CONTROLLER):
             adopt(os.environ)
     except Exception as error:  # noqa: BLE001 (PyTorch's import would fail)
         warnings.warn(f"p4reduce is no backend of torch.distributed here: {error}", stacklevel=2)
+
+
+def _take_the_place_of_gloo(torch: Any) -> None:
+    """Give scripts p4reduce where they ask for Gloo, or for nothing where there is no CUDA.
+
+    Some libraries know only backends of names of their own, and let nobody say another.
+    """
+    c10d = torch.distributed.distributed_c10d
+    init, new = c10d.init_process_group, c10d.new_group
+    on_cpu = not torch.cuda.is_available()
+
+    def taken(backend: Any) -> Any:
+        name = "" if backend is None else str(backend).lower()
+        theirs = ("gloo", "cpu:gloo", *(("", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo") if on_cpu else ()))
+        return BACKEND if name in theirs else backend
+
+    @functools.wraps(init)
+    def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:
+        return init(taken(backend), *arguments, **named)
+
+    @functools.wraps(new)
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *others: Any, **named: Any
+    ) -> Any:
+        return new(ranks, timeout, backend and taken(backend), *others, **named)  # without: the default's
+
+    for function in (init_process_group, new_group):
+        for name in ("torch.distributed", c10d.__name__, "torch.distributed.device_mesh"):
+            module = sys.modules.get(name)
+            if hasattr(module, function.__name__):
+                setattr(module, function.__name__, function)
 
 
 def _create(given: Any, options: Any = None) -> Any:

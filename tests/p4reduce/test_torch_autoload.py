@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from importlib.metadata import entry_points
@@ -81,3 +82,31 @@ def test_what_goes_wrong_is_a_warning() -> None:
 def test_the_order_of_imports_does_not_matter(first: str) -> None:
     assert run(f"{first}\nprint(torch.distributed.Backend('p4reduce'))").split()[-1] == "p4reduce"
     assert run(first, TORCH_DEVICE_BACKEND_AUTOLOAD="1") == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("asked", ["gloo", "", "GLOO", "cpu:gloo", "init_device_mesh"])
+def test_who_asks_for_gloo_or_nothing_gets_p4reduce_where_the_launcher_says_so(asked: str) -> None:
+    """Libraries that import the functions before or after; groups of the first one's."""
+    begin = {
+        "": "dist.init_process_group(**one)",
+        "init_device_mesh": "dist.device_mesh.init_device_mesh('cpu', (1,))",
+    }.get(asked, f"dist.init_process_group({asked!r}, **one)")
+    code = (
+        "import torch, torch.distributed as dist\nfrom p4reduce.torch_autoload import register; register()\n"
+        f"one = dict(rank=0, world_size=1, store=dist.HashStore())\n{begin}\n"
+        "names = [dist.get_backend(), *(dist.get_backend(dist.new_group(**how)) for how in"
+        " ({}, {'backend': 'gloo'}))]\n"
+        "tensor = torch.ones(3); dist.all_reduce(tensor); dist.destroy_process_group()\nprint(*names)"
+    )
+    told = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    with_us = run(code, P4REDUCE_TORCH_FOR="gloo", P4REDUCE_CONTROLLER="127.0.0.1:1", **told)
+    assert with_us.split()[-3:] == ["p4reduce"] * 3
+    assert "p4reduce" not in run(code, **told).split()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

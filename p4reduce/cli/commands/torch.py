@@ -58,6 +58,10 @@ def torch(
     compare: Annotated[
         Other | None, typer.Option(help="Run it again over Gloo on the same links, and show both.")
     ] = None,
+    instead_of: Annotated[
+        Other | None,
+        typer.Option(help="Give p4reduce to a script or library that asks for Gloo, or for no backend."),
+    ] = None,
     json: JsonFile = None,
 ) -> None:
     """Run a PyTorch script on all hosts, where init_process_group("p4reduce") sums in the network.
@@ -85,7 +89,12 @@ def torch(
             chosen = _chosen(running, "" if options is not None else names)
             require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
             only_stderr = str(json) == "-"
-            rans = _run_all(running, chosen, script, backends, recorded=recorded, only_stderr=only_stderr)
+            rans = _run_all(
+                *(running, chosen, script, backends),
+                recorded=recorded,
+                only_stderr=only_stderr,
+                instead_of="" if instead_of is None else instead_of.value,
+            )
             if options is not None:
                 with output.progress() as progress:
                     progress("taking the fabric down")
@@ -112,6 +121,7 @@ def _run_all(
     *,
     recorded: bool,
     only_stderr: bool,
+    instead_of: str,
 ) -> list[Ran]:
     """A run for each backend, until one fails."""
     from p4reduce.cli.screen import Screen
@@ -134,10 +144,17 @@ def _run_all(
                 on_status=screen.status,
                 recorded=recorded,
                 backend=backend,
+                instead_of=instead_of,
             )
         rans.append(ran)
         if ran.failure is not None:
             break
+        if ran.jobs == 0 and not backend and len(hosts) > 1:
+            output.note(
+                "no process group of p4reduce had a collective: ask for "
+                'init_process_group("p4reduce"), or say --instead-of gloo',
+                style="yellow",
+            )
         if backend:
             require_gloo(ran)
     return rans

@@ -9,6 +9,7 @@ from typing import Final
 
 RECORD: Final = "P4REDUCE_TORCH_RECORD"  # the file's name; p4reduce.torch_recording writes it
 INSTEAD: Final = "P4REDUCE_TORCH_INSTEAD"  # "gloo": p4reduce.torch makes a process group of Gloo's alone
+FOR: Final = "P4REDUCE_TORCH_FOR"  # "gloo": scripts that ask for Gloo, or for nothing, get p4reduce
 GLOO: Final = "gloo"
 
 

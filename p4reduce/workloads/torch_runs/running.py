@@ -17,7 +17,7 @@ from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.run_file import LinkBytes
 from p4reduce.workloads.sampling import Look, Sampler
 from p4reduce.workloads.torch_runs.ranks import Failure, OnLine, Ranks
-from p4reduce.workloads.torch_runs.record import INSTEAD, RECORD, Record, read
+from p4reduce.workloads.torch_runs.record import FOR, INSTEAD, RECORD, Record, read
 from p4reduce.workloads.torch_runs.script import Meeting, Script, environment
 from topologies import state
 from topologies.state import ClusterState, HostState
@@ -39,13 +39,17 @@ class Status:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that is over. `failure`: the rank that ended it; `looks`, `record`: where asked for."""
+    """A run that is over. `failure`: the rank that ended it; `looks`, `record`: where asked for.
+
+    `jobs`: how many of p4reduce it had, as far as the controller says.
+    """
 
     seconds: float
     failure: Failure | None
     links: dict[str, LinkBytes]
     looks: list[Look]
     record: Record
+    jobs: int | None = None
 
 
 OnStatus = Callable[[Status], None]
@@ -60,17 +64,21 @@ def run(
     on_status: OnStatus,
     recorded: bool = False,
     backend: str = "",
+    instead_of: str = "",
     job: str = "",
 ) -> Ran:
     """Run `script` in `hosts` to its end.
 
     `recorded`: with what its steps took. `backend` "gloo": what asks for p4reduce gets Gloo, on the same
-    links. `job`: one that is there already; without, it has one of its own, which is deleted at the end.
+    links. `instead_of` "gloo": what asks for Gloo, or for no backend, gets p4reduce. `job`: one that is there
+    already; without, it has one of its own, which is deleted at the end.
     """
     meeting = Meeting.at(hosts[0], run=job)
     told = [environment(cluster, hosts, rank, meeting) for rank in range(len(hosts))]
     if backend:
         told = [{**one, INSTEAD: backend} for one in told]
+    if instead_of:
+        told = [{**one, FOR: instead_of} for one in told]
     with tempfile.TemporaryDirectory(prefix="p4reduce-") as scratch:
         record = Path(scratch) / "steps.json"
         if recorded:
@@ -91,7 +99,9 @@ def run(
 
             failure = ranks.wait(look)
             seconds = time.monotonic() - began
+            jobs = _jobs(cluster, meeting.run)
         return Ran(
+            jobs=jobs,
             seconds=seconds,
             failure=failure,
             links=rates.since(before),
@@ -140,6 +150,14 @@ class _Rates:
             self._look = links.link_look(newest)
             return self._look()
         return None
+
+
+def _jobs(cluster: ClusterState, run: str) -> int | None:
+    """Those of a run, groups' too; None where the controller does not answer."""
+    target = f"unix:{cluster.control_socket}"
+    with contextlib.suppress(ControllerError), AdminClient(target, timeout_s=_PATIENCE_S) as admin:
+        return sum(job.spec.name.startswith(run) for job in admin.list_jobs())
+    return None
 
 
 def _delete_jobs(cluster: ClusterState, run: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,17 @@ def test_who_ends_it_hears_what_has_ended(
     monkeypatch.setattr(running, "run", run)
     assert cli.run(["torch", "--", "train.py"]) == code
     assert capsys.readouterr().err.strip() == f"p4reduce: {says}: its processes have ended"
+
+
+@pytest.mark.parametrize(("jobs", "says"), [(0, True), (1, False), (None, False)])
+def test_a_run_without_a_group_of_p4reduce_says_so(
+    jobs: int | None, says: bool, asks: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = asks(replace(_ran(), jobs=jobs))
+    assert cli.run(["torch", "--instead-of", "gloo", "--", "train.py"]) == 0
+    assert ("no process group of p4reduce had a collective" in capsys.readouterr().err) is says
+    ((_, named),) = asked.runs
+    assert named["instead_of"] == "gloo"
 
 
 def test_a_part_of_a_running_cluster(asks: Any, tmp_path: Path) -> None:
