@@ -261,7 +261,8 @@ class SwitchModel:
         message, index = fragment.message, fragment.index
         here = job.flows if job.tree is None else job.flows[:-1]
         psns = [(flow, job.psn(place, message, index)) for place, flow in enumerate(here)]
-        if job.tree is not None and fragment.flags & emit.PSN_VALID:  # else its sender asks its own leaf
+        if fragment.flags & emit.PSN_VALID:  # else its sender asks its own leaf
+            assert job.tree is not None
             psns.append((job.tree.entering, fragment.psn))
         return [emit.sum_on(flow, slot, fragment, psn) for flow, psn in psns]
 

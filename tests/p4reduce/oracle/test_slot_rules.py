@@ -10,6 +10,7 @@ from ipaddress import IPv4Address
 
 import pytest
 
+from controller.fabric.tables.forward import ROUTE
 from host_agent.wire.aggregation import AggregationHeader, ElementType, Flags, Op
 from host_agent.wire.headers import Opcode
 from p4reduce.oracle.slot_rules import SwitchModel
@@ -157,6 +158,14 @@ def test_arp_goes_on_as_in_a_switch(rack: Racks) -> None:
     assert rack.come("l1", 2, broadcast) == [(1, broadcast), (3, broadcast)]
     assert rack.come("l1", 2, known) == [(1, known)]
     assert rack.come("l1", 2, unknown) == []
+
+
+def test_a_sum_that_is_asked_for_again_goes_nowhere_without_a_route(rack: Racks) -> None:
+    rack.reduce(0, 0)
+    switch = rack.switches["l1"]
+    switch.write(delete=[entry for entry in switch.entries.values() if getattr(entry, "table", "") == ROUTE])
+    assert rack.send(0, 0, 0) == []
+    assert rack.counted("l1")["replayed"] == 1
 
 
 @pytest.mark.parametrize(("at", "byte"), [(14, 0x46), (20, 0x20)], ids=["IP options", "first fragment"])
