@@ -2,11 +2,13 @@
 
 By hooks that PyTorch has for all optimizers and all modules: scripts stay as they are. A step is that of an
 optimizer, and one inside another's counts with it. A loss is what a module returned last that is a single
-number with a gradient (those of torch.nn, models that return theirs), or an output's `loss`.
+number with a gradient (those of torch.nn, models that return theirs), or an output's `loss`; where there is
+none, a function's for instance or one inside a tuple, what `backward` was called on.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -28,6 +30,8 @@ class Recorder:
         self._pid = os.getpid()
         self._steps: list[int] = []  # those under way: how deep on the stack each is called
         self._loss: torch.Tensor | None = None
+        self._root: torch.Tensor | None = None  # what the last backward pass began at
+        self._backward = torch.autograd.backward
         self._handles: list[Any] = []
 
     def listen(self) -> None:
@@ -41,10 +45,20 @@ class Recorder:
             register_module_forward_hook(self.heard),
         ]
 
+        @functools.wraps(self._backward)
+        def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
+            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+            if len(roots) == 1 and roots[0].numel() == 1:
+                self._root = roots[0].detach()
+            return self._backward(roots if roots else tensors, *arguments, **named)
+
+        torch.autograd.backward = backward
+
     def close(self) -> None:
         """Hear no more."""
         while self._handles:
             self._handles.pop().remove()
+        torch.autograd.backward = self._backward
         self._file.close()
 
     def begin(self, *_: Any) -> None:
@@ -57,7 +71,8 @@ class Recorder:
         depth = _depth()
         self._steps = [step for step in self._steps if step < depth]
         if not self._steps and os.getpid() == self._pid:
-            loss, self._loss = self._loss, None
+            loss = self._root if self._loss is None else self._loss
+            self._loss = self._root = None
             self.note(ended=time.monotonic(), loss=None if loss is None else loss.item())
 
     def heard(self, module: Any, given: Any, output: Any) -> None:

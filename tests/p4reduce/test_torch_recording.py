@@ -25,6 +25,7 @@ class Noted:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.backward = torch.autograd.backward
         self.recorder = recording.Recorder(path)
         self.recorder.listen()
 
@@ -61,6 +62,29 @@ def test_a_step_is_noted_with_its_time_and_its_loss(noted: Noted) -> None:
     assert found.losses == expected
     assert began < found.ended[0] < found.ended[1] < found.ended[2] < time.monotonic()
     assert len(found.seconds) == 2
+
+
+@pytest.mark.parametrize("kind", ["function", "tuple", "dict"])
+def test_a_loss_that_no_module_returned_is_what_the_backward_pass_began_at(noted: Noted, kind: str) -> None:
+    model, optimizer, examples = parts()
+
+    class Wrapped(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, given: Any) -> Any:
+            out = model(given)
+            loss = out.pow(2).mean()
+            return {"tuple": (loss, out), "dict": {"loss": loss, "logits": out}}.get(kind, out)
+
+    wrapped, expected = Wrapped(), []
+    for _ in range(2):
+        optimizer.zero_grad()
+        out = wrapped(examples)
+        loss = out.pow(2).mean() if kind == "function" else out[0 if kind == "tuple" else "loss"]
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    assert noted.losses == expected
+    noted.recorder.close()
+    assert torch.autograd.backward is noted.backward
 
 
 def test_a_step_that_raises_is_none_and_the_next_one_is(noted: Noted) -> None:
@@ -109,7 +133,7 @@ def test_what_is_no_loss(noted: Noted) -> None:
     model, optimizer, examples = parts()
     with torch.no_grad():
         torch.nn.MSELoss()(model(examples), torch.zeros(4, 1))
-    model(examples).sum().backward()
+    model(examples).backward(torch.ones(4, 1))
     optimizer.step()
     assert noted.losses == [None]
 
