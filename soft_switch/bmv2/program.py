@@ -251,9 +251,20 @@ class Bmv2Program:
     pipelines: Mapping[str, Pipeline]
     calculations: Mapping[str, Calculation]
     checksums: tuple[Checksum, ...]
-    aliases: Mapping[str, tuple[str, str]]
+    aliases: Mapping[str, tuple[str, str]]  # to fields that are there, never to another alias
     description: Program
     selectors: Mapping[str, str]  # action selectors and the calculations that choose their members
     # By number: what clones, resubmitted and recirculated packets keep of their metadata; what digests say.
     field_lists: Mapping[int, tuple[Field, ...]] = dataclasses.field(default_factory=dict)
     learn_lists: Mapping[int, LearnList] = dataclasses.field(default_factory=dict)
+
+    def by_name(self, name: str) -> tuple[str, str] | None:
+        """The instance and field that BMv2 finds by a name, "instance.field"; None where it finds none.
+
+        An alias goes before a field that has that name itself (PHV::add_field_alias).
+        """
+        if name in self.aliases:
+            return self.aliases[name]
+        instance, _, field = name.partition(".")
+        found = self.header_instances.get(instance)
+        return (instance, field) if found is not None and field in found.type.numbers else None

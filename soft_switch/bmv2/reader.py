@@ -182,7 +182,7 @@ class _Reader:
             pipelines=pipelines,
             calculations=calculations,
             checksums=checksums,
-            aliases={alias: (field[0], field[1]) for alias, field in root.get("field_aliases", ())},
+            aliases=self._aliases(),
             description=self._description(name, pipelines),
             selectors=selectors,
             field_lists={
@@ -190,6 +190,24 @@ class _Reader:
             },
             learn_lists=self.learn_lists,
         )
+
+    def _aliases(self) -> Mapping[str, tuple[str, str]]:
+        """The fields that aliases lead to; in BMv2 an alias can lead to one before it in the alphabet."""
+        given = {str(alias): (str(to[0]), str(to[1])) for alias, to in self.root.get("field_aliases") or ()}
+        found: dict[str, tuple[str, str]] = {}
+        for alias, (header, field) in sorted(given.items()):
+            name = f"{header}.{field}"
+            instance = self.instances.get(header)
+            if name in found:
+                found[alias] = found[name]
+            elif instance is not None and field in instance.type.numbers:
+                found[alias] = header, field
+            else:
+                raise ProgramError(
+                    f"the field alias {alias} leads to {name}, which the program does not have: "
+                    "correct 'field_aliases' or compile the program again"
+                )
+        return found
 
     def _profiles(self) -> Sequence[Json]:
         """The action profiles; in older JSON the table that has one says what it is."""

@@ -8,11 +8,10 @@ from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import Action, Bmv2Program
 from soft_switch.compiler.bounds import WORD_MASK, ones, words
 from soft_switch.compiler.code import Code, comment, string, word
-from soft_switch.compiler.effects import ENDING, STANDARD
+from soft_switch.compiler.effects import ENDING, marks_to_drop
 from soft_switch.compiler.expressions import Constants, ExpressionWriter
 from soft_switch.compiler.hashes import Calculations
 from soft_switch.compiler.layout import HeaderPlace, Layout, Place, StackPlace
-from soft_switch.compiler.standard_metadata import StandardMetadata
 from soft_switch.description import MeterInfo
 from soft_switch.errors import ProgramError, Source, UnsupportedConstruct
 
@@ -39,14 +38,14 @@ def write_color(write: ExpressionWriter, target: Place, meter: MeterInfo, cell: 
 class Primitives:
     """Writes primitive calls. A new primitive is one method and one line in `_table`."""
 
-    def __init__(self, program: Bmv2Program, calculations: Calculations, standard: StandardMetadata) -> None:
+    def __init__(self, program: Bmv2Program, calculations: Calculations) -> None:
         description = program.description
         self._registers = {name: (n, r) for n, (name, r) in enumerate(description.registers.items())}
         indirect = [c for c in description.counters.values() if c.table is None]
         self._counters = {c.name: (n, c) for n, c in enumerate(indirect)}
         self._meters = {name: (n, m) for n, (name, m) in enumerate(description.meters.items())}
         self._calculations = calculations
-        self._standard = standard
+        self._program = program
         self._table: Mapping[str, Callable[[p4.Primitive, ExpressionWriter], None]] = {
             **dict.fromkeys(ASSIGNMENTS, self._assign),
             "assign_header": self._assign_header,
@@ -187,15 +186,10 @@ class Primitives:
         write.out(f"{call.op}_front({where}, {count});")
 
     def _drop(self, call: p4.Primitive, write: ExpressionWriter) -> None:
-        marked = call.operands[0] if call.operands else None
-        if isinstance(marked, p4.Header) and marked.name != STANDARD:  # a control's copy
-            for name, value in (("egress_spec", "g.host.drop_port"), ("mcast_grp", "0")):
-                place = write.layout.find(marked.name, name)
-                if place is not None:
-                    write.out(f"{place.text} = {value} & {word(ones(place.width))};")
-            return
-        self._standard.set(write.out, "egress_spec", "g.host.drop_port")
-        self._standard.set(write.out, "mcast_grp", "0")
+        values = {"egress_spec": "g.host.drop_port", "mcast_grp": "0"}
+        for name, (header, field) in marks_to_drop(call, self._program).items():
+            place = write.layout.field(write.layout.headers[header], field)
+            write.out(f"{place.text} = uint64_t({values[name]}) & {word(ones(place.width))};")
 
     def _truncate(self, call: p4.Primitive, write: ExpressionWriter) -> None:
         length = write.hoist(_expression(call.operands[0], call.source), 1)

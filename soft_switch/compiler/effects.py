@@ -11,12 +11,13 @@ sets it to zero.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from soft_switch.bmv2 import syntax as p4
 from soft_switch.bmv2.program import Action, Bmv2Program, Calculation, Table
 from soft_switch.compiler.flow import JUMPS, Variable, first_writes
+from soft_switch.compiler.names import STANDARD, named_fields
 
 # Primitives that can end the pipeline.
 ENDING = frozenset({"exit", "assert", "assume"})
@@ -36,9 +37,7 @@ FIELD_WRITERS = frozenset(
 HEADER_WRITERS = frozenset({"assign_header", "copy_header"})
 # Primitives that can leave their first operand as it is.
 UNCERTAIN_WRITERS = frozenset({"register_read", "modify_field_rng_uniform", "execute_meter"})
-STANDARD = "standard_metadata"
-# What mark_to_drop writes.
-DROP_WRITES = frozenset({"egress_spec", "mcast_grp"})
+DROPS = frozenset({"mark_to_drop", "drop"})
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,23 @@ def sequence(parts: Iterable[Effects]) -> Effects:
     return Effects(frozenset(reads), frozenset(writes))
 
 
+def marks_to_drop(call: p4.Primitive, program: Bmv2Program) -> Mapping[str, Variable]:
+    """The fields that a `mark_to_drop` or `drop` writes, by what they are: egress_spec and mcast_grp.
+
+    `mark_to_drop` takes those of the header it is given, a copy of standard_metadata in a control that was
+    inlined; without egress_spec it does nothing. `drop`, and a `mark_to_drop` of before 2019, are given
+    none and find them by name.
+    """
+    target = call.operands[0] if call.operands else None
+    if not isinstance(target, p4.Header):
+        named = named_fields(program)
+        return {name: named[name] for name in ("egress_spec", "mcast_grp") if name in named}
+    fields = program.header_instances[target.name].type.numbers
+    if "egress_spec" not in fields:
+        return {}
+    return {name: (target.name, name) for name in ("egress_spec", "mcast_grp") if name in fields}
+
+
 class EffectsFinder:
     """Finds the effects of expressions, primitives and actions of one program."""
 
@@ -66,7 +82,7 @@ class EffectsFinder:
         self._program = program
         self._metadata = {name for name, item in program.header_instances.items() if item.metadata}
         self._cache: dict[int, tuple[p4.Expression, frozenset[Variable]]] = {}  # by identity, kept alive
-        self.standard = frozenset(program.aliases.values()) | {
+        self.standard = frozenset(named_fields(program).values()) | {
             (name, field.name)
             for name, item in program.header_instances.items()
             if name == STANDARD
@@ -81,10 +97,9 @@ class EffectsFinder:
     def targets(self, call: p4.Primitive) -> frozenset[Variable]:
         """What a primitive call can write."""
         target = call.operands[0] if call.operands else None
-        if call.op in ("mark_to_drop", "drop"):
-            # In a control that was inlined it is a copy of standard_metadata that is marked.
-            header = target.name if isinstance(target, p4.Header) else STANDARD
-            return frozenset((header, name) for name in DROP_WRITES)
+        if call.op in DROPS:
+            marked = marks_to_drop(call, self._program)
+            return frozenset(variable for variable in marked.values() if variable[0] in self._metadata)
         if call.op in FIELD_WRITERS and isinstance(target, p4.Field) and isinstance(target.header, p4.Header):
             written = target.header.name in self._metadata
             return frozenset({(target.header.name, target.field)}) if written else frozenset()
@@ -168,7 +183,7 @@ class EffectsFinder:
 
     def primitive(self, call: p4.Primitive) -> Effects:
         """The effects of one primitive call."""
-        if call.op in ("mark_to_drop", "drop"):
+        if call.op in DROPS:
             return Effects(frozenset(), self.targets(call))
         reads: set[Variable] = set()
         writes = self.targets(call)

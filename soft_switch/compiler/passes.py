@@ -46,7 +46,9 @@ class PassWriter:
         written |= set().union(
             *(finder.variables(op.target) for op in parsed if isinstance(op.target, Field))
         )
-        self._priority = standard.has("priority") and standard.variables["priority"] in written
+        metered = [table.direct_meter for pipe in program.pipelines.values() for table in pipe.tables]
+        written |= set().union(*(finder.variables(meter.target) for meter in metered if meter is not None))
+        self._priority = standard.is_written("priority", written)
 
     def includes(self, out: Code) -> None:
         """Headers beyond those of every program."""

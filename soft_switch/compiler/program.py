@@ -68,7 +68,7 @@ class _Compiler:
         self.calculations = Calculations(self.layout, list(program.calculations.values()))
         self.standard = StandardMetadata(program, self.layout, liveness.read)
         self.passes = PassWriter(program, self.layout, self.standard)
-        self.primitives = Primitives(program, self.calculations, self.standard)
+        self.primitives = Primitives(program, self.calculations)
         self.actions = Actions(program, self.layout, self.constants, self.primitives, fuse=optimise)
         tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
         self.profiles = lay_out_profiles(program)

@@ -1,7 +1,8 @@
-"""The fields of standard_metadata that the switch itself reads and writes (docs/simple_switch.md)."""
+"""The fields that the switch itself reads and writes (docs/simple_switch.md), most in standard_metadata."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container
 
 from soft_switch.bmv2.program import Bmv2Program
@@ -9,24 +10,10 @@ from soft_switch.compiler.bounds import ones
 from soft_switch.compiler.code import Code, word
 from soft_switch.compiler.flow import Variable
 from soft_switch.compiler.layout import Layout, Place
-from soft_switch.errors import ProgramError
+from soft_switch.compiler.names import named_fields
 
-# BMv2 knows some fields by names of its own, which the JSON's aliases lead to standard_metadata.
-ALIASES = {
-    "mcast_grp": "intrinsic_metadata.mcast_grp",
-    "egress_rid": "intrinsic_metadata.egress_rid",
-    "ingress_global_timestamp": "intrinsic_metadata.ingress_global_timestamp",
-    "egress_global_timestamp": "intrinsic_metadata.egress_global_timestamp",
-    "enq_timestamp": "queueing_metadata.enq_timestamp",
-    "enq_qdepth": "queueing_metadata.enq_qdepth",
-    "deq_timedelta": "queueing_metadata.deq_timedelta",
-    "deq_qdepth": "queueing_metadata.deq_qdepth",
-    "qid": "queueing_metadata.qid",
-    "priority": "intrinsic_metadata.priority",
-}
 # What decides on the way of a packet, whether or not the program itself reads it.
 STEERING = frozenset({"egress_spec", "mcast_grp", "priority"})
-REQUIRED = ("ingress_port", "packet_length", "instance_type", "egress_spec", "egress_port")
 
 
 class StandardMetadata:
@@ -36,20 +23,24 @@ class StandardMetadata:
     """
 
     def __init__(self, program: Bmv2Program, layout: Layout, read: Container[Variable]) -> None:
-        self._places: dict[str, Place] = {}
-        self._unread: set[str] = set()
-        self.variables: dict[str, Variable] = {}
-        names = set(ALIASES) | set(REQUIRED) | {"parser_error", "checksum_error"}
-        for name in sorted(names):
-            header, field = program.aliases.get(ALIASES.get(name, ""), ("standard_metadata", name))
-            place = layout.find(header, field)
-            if place is not None:
-                self._places[name] = place
-                self.variables[name] = (header, field)
-                if name not in STEERING and (header, field) not in read:
-                    self._unread.add(name)
-            elif name in REQUIRED:
-                raise ProgramError(f"the program has no standard_metadata.{name}: is it for another target?")
+        self.variables = named_fields(program)
+        self._places: dict[str, Place] = {
+            name: layout.field(layout.headers[header], field)
+            for name, (header, field) in self.variables.items()
+        }
+        steering = {self.variables[name] for name in STEERING if name in self.variables}
+        # A packet's headers are read by the deparser.
+        self._packet = {
+            variable
+            for variable in self.variables.values()
+            if not program.header_instances[variable[0]].metadata
+        }
+        self._shared = {item for item, names in Counter(self.variables.values()).items() if names > 1}
+        self._unread = {
+            name
+            for name, variable in self.variables.items()
+            if variable not in steering and variable not in read and variable not in self._packet
+        }
 
     def has(self, name: str) -> bool:
         """Whether the program has the field."""
@@ -58,6 +49,16 @@ class StandardMetadata:
     def reads(self, name: str) -> bool:
         """Whether the program has the field and something reads it."""
         return name in self._places and name not in self._unread
+
+    def is_written(self, name: str, written: Container[Variable]) -> bool:
+        """Whether anything can write the field, where the program's metadata that it writes is `written`.
+
+        A packet's header is written by the parser; one field of two names, by the switch.
+        """
+        variable = self.variables.get(name)
+        return variable is not None and (
+            variable in written or variable in self._packet or variable in self._shared
+        )
 
     def get(self, name: str) -> str:
         """C++ that reads a field."""

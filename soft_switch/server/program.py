@@ -123,8 +123,7 @@ def _as_declared(field: KeyField, match: Match) -> Match:
 
 
 def _port_width(program: Bmv2Program) -> int:
-    metadata = program.header_instances.get("standard_metadata")
-    for field in metadata.type.fields if metadata is not None else ():
-        if field.name == "egress_port":
-            return field.width
-    return DEFAULT_PORT_WIDTH
+    found = program.by_name("standard_metadata.egress_port")
+    if found is None:
+        return DEFAULT_PORT_WIDTH
+    return program.header_instances[found[0]].type.field(found[1]).width

@@ -20,6 +20,10 @@ STANDARD = {
     "parser_error": 32,
     "_padding": 3,
 }
+# As p4c writes them; BMv2 finds both fields by these names only.
+ALIASES = [
+    [f"intrinsic_metadata.{name}", ["standard_metadata", name]] for name in ("mcast_grp", "egress_rid")
+]
 
 
 def field(header: str, name: str) -> Json:
@@ -105,6 +109,7 @@ def program(
             for number, (name, (width, cells)) in enumerate((registers or {}).items())
         ],
         "calculations": list(calculations),
+        "field_aliases": ALIASES,
         "pipelines": [
             {**pipeline, "name": "ingress", **ingress},
             {**pipeline, "name": "egress", **(egress or empty)},
