@@ -18,11 +18,18 @@ from tests.soft_switch.bits import pack, unpack
 from tests.soft_switch.bmv2_json import Json, assign, call, const
 from tests.soft_switch.bmv2_json import field as read
 
-HEADER = {"value": 16, "rid": 16, "length": 16, "seen": 48}
+HEADER = {
+    "value": 16, "rid": 16,
+    "ingress_time": 48, "egress_time": 48, "enqueued": 48, "enq_depth": 24, "deq_depth": 24, "queue": 8,
+}  # fmt: skip
+TIME = -1  # any that is not zero
 GROUP, REPLICAS = 1, [(2, 20), (3, 30)]
-STANDARD, INTRINSIC = "standard_metadata", "intrinsic_metadata"
+STANDARD, INTRINSIC, QUEUEING = "standard_metadata", "intrinsic_metadata", "queueing_metadata"
 TO_4 = assign(read(STANDARD, "egress_spec"), const(4))
 MULTICAST = {"mcast_grp": 16, "egress_rid": 16}
+TIMES = {"ingress_global_timestamp": 48, "egress_global_timestamp": 48}
+QUEUE = {"enq_timestamp": 48, "enq_qdepth": 24, "deq_timedelta": 32, "deq_qdepth": 24}
+FLAGS = ("resubmit_flag", "recirculate_flag", "lf_field_list")
 Seen = list[tuple[int, dict[str, int]]]
 
 
@@ -56,7 +63,7 @@ class Case:
         root = json.loads(
             bmv2_json.program(
                 header=HEADER,
-                metadata={"group": 16, "rid": 16, "out": 9, "error": 32, "_padding": 7},
+                metadata={"group": 16, "rid": 16, "out": 9, "port": 9, "error": 32, "_padding": 6},
                 actions=[self.ingress, self.egress],
                 ingress=node(0),
                 egress=node(1),
@@ -155,15 +162,78 @@ CASES = [
         UNICAST,
         instances={INTRINSIC: MULTICAST},
     ),
+    Case(
+        "time stamps and the queue",
+        [
+            TO_4,
+            see("ingress_time", INTRINSIC, "ingress_global_timestamp"),
+            # The switch writes them all before egress.
+            *(assign(read(QUEUEING, name), const(9)) for name in (*QUEUE, "qid")),
+        ],
+        [(4, {"value": 7, "ingress_time": TIME, "egress_time": TIME, "enqueued": TIME})],
+        [
+            see("egress_time", INTRINSIC, "egress_global_timestamp"),
+            see("enqueued", QUEUEING, "enq_timestamp"),
+            see("enq_depth", QUEUEING, "enq_qdepth"),
+            see("deq_depth", QUEUEING, "deq_qdepth"),
+            see("queue", QUEUEING, "qid"),
+        ],
+        {INTRINSIC: TIMES, QUEUEING: {**QUEUE, "qid": 8}},
+    ),
+    Case(
+        "a part of the queue's fields",
+        [TO_4, *(assign(read(QUEUEING, name), const(9)) for name in (*list(QUEUE)[:3], "qid"))],
+        [(4, {"value": 7, "enqueued": 9, "enq_depth": 9, "queue": 9})],
+        [
+            see("enqueued", QUEUEING, "enq_timestamp"),
+            see("enq_depth", QUEUEING, "enq_qdepth"),
+            see("queue", QUEUEING, "qid"),
+        ],
+        {QUEUEING: {name: QUEUE.get(name, 8) for name in [*list(QUEUE)[:3], "qid"]}},
+    ),
+    Case(
+        "a priority without a queue",
+        [TO_4, assign(read(INTRINSIC, "priority"), const(1))],
+        [],
+        instances={INTRINSIC: {"priority": 8}},
+    ),
+    Case(
+        "the port that the packet came in by as its priority",
+        [TO_4],
+        [],
+        aliases=[(f"{ALIAS}priority", STANDARD, "ingress_port")],
+    ),
+    Case(
+        "fields of standard_metadata by aliases",
+        [TO_4, assign(read("m", "out"), const(5)), see("enqueued", "m", "error")],
+        [(5, {"value": 7, "queue": 5})],
+        [see("queue", "m", "port")],
+        aliases=[
+            ("standard_metadata.egress_spec", "m", "out"),
+            ("standard_metadata.egress_port", "m", "port"),
+            ("standard_metadata.parser_error", "m", "error"),
+        ],
+    ),
+    Case(
+        "flags that were found by name before 2019",
+        [
+            TO_4,
+            *(assign(read(INTRINSIC, name), const(1)) for name in FLAGS),
+        ],
+        [(4, {"value": 7, "queue": 1})],
+        [see("queue", INTRINSIC, "resubmit_flag")],
+        {INTRINSIC: dict.fromkeys(FLAGS, 8)},
+    ),
 ]
 
 
 def by_names(leaves: Sequence[tuple[int, bytes]]) -> Seen:
-    """What left, by port: the fields of the header that are not zero."""
-    return sorted(
-        ((port, {k: v for k, v in unpack(HEADER, frame).items() if v}) for port, frame in leaves),
-        key=lambda item: item[0],
-    )
+    """What left, by port: the fields of the header that are not zero, great numbers as `TIME`."""
+    seen: Seen = []
+    for port, frame in leaves:
+        fields = {name: value for name, value in unpack(HEADER, frame).items() if value}
+        seen.append((port, {n: TIME if v > 99 else v for n, v in fields.items()}))
+    return sorted(seen, key=lambda item: item[0])
 
 
 @pytest.fixture(scope="module")
