@@ -17,6 +17,12 @@ BINARY = frozenset(
 )
 UNARY = frozenset({"~", "not", "d2b", "b2d"})
 HEADERS = (p4.Header, p4.StackElement, p4.HeaderMux)
+# Primitives of P4_14 that store what an operator yields; its left operand is the target of those in place.
+ARITHMETIC = {
+    "add_to_field": "+", "subtract_from_field": "-", "add": "+", "subtract": "-",
+    "bit_xor": "^", "bit_or": "|", "bit_and": "&", "shift_left": "<<", "shift_right": ">>",
+}  # fmt: skip
+IN_PLACE = frozenset({"add_to_field", "subtract_from_field"})
 NAMED = frozenset({"register_array", "counter_array", "meter_array", "calculation", "string"})
 
 
@@ -115,10 +121,20 @@ class SyntaxReader:
     def primitive(self, value: Json, fallback: Source | None = None) -> p4.Primitive:
         """One primitive call; `fallback` is the place to name where the call itself has none."""
         source = read_source(value) or fallback
+        if value["op"] in ARITHMETIC:
+            return self._arithmetic(str(value["op"]), value["parameters"], source)
         operands = tuple(self.operand(item, source) for item in value["parameters"])
         if value["op"] == "execute_meter":  # the field that gets the color comes last: first, as elsewhere
             operands = operands[2:] + operands[:2]
         return p4.Primitive(str(value["op"]), operands, source)
+
+    def _arithmetic(self, op: str, operands: Sequence[Json], source: Source | None) -> p4.Primitive:
+        target, *values = (self.expression(item, source) for item in operands)
+        if op in IN_PLACE:
+            values = [target, *values]
+        if len(values) != 2:
+            raise ProgramError(f"primitive {op} has operands that do not fit it ({source})")
+        return p4.Primitive("assign", (target, p4.Binary(ARITHMETIC[op], *values)), source)
 
     def _header_name(self, name: Any, source: Source | None) -> p4.Header:
         if not isinstance(name, str) or name not in self._headers:

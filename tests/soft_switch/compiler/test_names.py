@@ -215,6 +215,22 @@ CASES = [
         ],
     ),
     Case(
+        "arithmetic of P4_14",
+        [
+            TO_4,
+            call("add_to_field", read("h", "value"), const(0xFFFE)),  # 5
+            call("subtract_from_field", read("h", "enq_depth"), const(0xFFFFFE)),  # 2
+            call("add", read("h", "rid"), read("h", "value"), const(6)),  # 11
+            call("subtract", read("h", "deq_depth"), read("h", "rid"), const(8)),  # 3
+            call("bit_or", read("h", "queue"), read("h", "rid"), const(0x34)),  # 63
+            call("bit_and", read("h", "queue"), read("h", "queue"), const(0x1E)),  # 30
+            call("bit_xor", read("h", "queue"), read("h", "queue"), const(0x11)),  # 15
+            call("shift_left", read("m", "group"), read("h", "queue"), const(2)),  # 60
+            call("shift_right", read("h", "enqueued"), read("m", "group"), const(1)),  # 30
+        ],
+        [(4, {"value": 5, "rid": 11, "enqueued": 30, "enq_depth": 2, "deq_depth": 3, "queue": 15})],
+    ),
+    Case(
         "flags that were found by name before 2019",
         [
             TO_4,
