@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from host_agent.errors import CollectiveTimeoutError
+from host_agent.errors import CollectiveTimeoutError, CommunicatorError
 from p4reduce.torch.completion import completer
 from p4reduce.torch.transfer import Transfer
 
@@ -94,6 +94,8 @@ class Work(dist.Work):  # type: ignore[misc]
             self._abort(reason)
             raise CollectiveTimeoutError(reason)
         if self._error is not None:
+            if isinstance(self._error, CommunicatorError):  # its sentence says it all; frames inside do not
+                raise self._error.with_traceback(None) from None
             raise self._error.with_traceback(None)
         self._transfer.follow()
         return True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -26,6 +27,7 @@ _GRACE_S: Final = 3.0  # from SIGTERM to SIGKILL
 _CHUNK: Final = 1 << 16
 _KEPT_LINES: Final = 60
 _LAST_LINES: Final = 10
+_OURS: Final = re.compile(r"^(?:\[rank\d+\]: )?host_agent\.errors\.\w+: (.+)$")  # an error's sentence
 _TRACEBACK: Final = "Traceback (most recent call last)"  # behind "[rank1]: " where PyTorch prints it
 
 
@@ -61,7 +63,9 @@ class Failure:
         else:
             how = f"failed with exit code {self.code}"
         said = "".join(f"\n  {line}" for line in self.words) or " it said nothing on its standard error"
-        return f"{self.host} (rank {self.rank}) {how}:{said}"
+        ours = [found[1] for line in self.words if (found := _OURS.search(line))]
+        sentence = f" {ours[-1]}" if ours else ""
+        return f"{self.host} (rank {self.rank}) {how}:{sentence}{said}"
 
 
 OnLine = Callable[[Line], None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import traceback
 import weakref
 from datetime import timedelta
 from types import SimpleNamespace
@@ -374,6 +375,9 @@ def test_calls_that_differ_are_an_error_on_all_ranks() -> None:
 
     for error in Ranks(2).run(work):
         assert isinstance(error, MismatchError)
+        told = "".join(traceback.format_exception(error))
+        assert "execution.py" not in told  # only who called, and the sentence
+        assert "direct cause" not in told
 
 
 SPARSE = [

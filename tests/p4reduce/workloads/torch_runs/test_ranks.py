@@ -244,3 +244,15 @@ def test_it_starts_where_the_user_is_with_its_environment(
     assert heard.run() is None
     assert heard.said(0) == [f"{heard.script.directory} yes"]
     assert os.getcwd() != str(heard.script.directory)
+
+
+def test_what_an_error_of_ours_says_comes_first() -> None:
+    words = (
+        "[rank1]: Traceback (most recent call last):",
+        '[rank1]:   File "train.py", line 5, in <module>',
+        "[rank1]: host_agent.errors.MismatchError: the workers disagree about collective 0: ...",
+    )
+    first, *others = str(Failure(1, "h2", 1, words)).splitlines()
+    assert first == "h2 (rank 1) failed with exit code 1: the workers disagree about collective 0: ..."
+    assert others == [f"  {word}" for word in words]
+    assert str(Failure(1, "h2", 1, words[:2])).splitlines()[0] == "h2 (rank 1) failed with exit code 1:"
