@@ -160,6 +160,19 @@ def test_arp_goes_on_as_in_a_switch(rack: Racks) -> None:
     assert rack.come("l1", 2, unknown) == []
 
 
+def test_only_ipv4_has_a_route(rack: Racks) -> None:
+    frame = bytearray(rack.packet(0, 0, 0).build())
+    frame[12:14] = b"\x88\xb5"
+    assert rack.come("l1", 1, bytes(frame)) == []
+
+
+def test_the_checksum_of_a_header_with_options_is_left_alone(rack: Racks) -> None:
+    frame = bytearray(rack.packet(0, 0, 0).build())
+    frame[14], frame[23] = 0x46, 1  # ICMP
+    ((port, out),) = rack.come("l1", 1, bytes(frame))
+    assert (port, out[22], out[24:26]) == (2, frame[22] - 1, bytes(frame[24:26]))
+
+
 def test_a_sum_that_is_asked_for_again_goes_nowhere_without_a_route(rack: Racks) -> None:
     rack.reduce(0, 0)
     switch = rack.switches["l1"]
