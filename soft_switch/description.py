@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Union
+from typing import NamedTuple, Protocol, Union
 
 
 class Exact(NamedTuple):
@@ -64,26 +64,56 @@ class Group:
 Target = Union[Member, Group]  # noqa: UP007  (evaluated at run time, as above)
 
 
+class Translation(Protocol):
+    """A type whose values controllers see as numbers of another width or as strings (`server.sdn_types`)."""
+
+    @property
+    def name(self) -> str:
+        """The name of the type."""
+
+    @property
+    def sdn_width(self) -> int:
+        """The width of the numbers that controllers see, 0 for strings."""
+
+    def fit(self, width: int) -> None:
+        """Accept a width that the type has in the data plane."""
+
+    def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
+        """The data plane's number, of `width` bits, for a controller's value.
+
+        A string without a number gets one if it may be `new`; `what` names the value in errors.
+        """
+
+    def encode(self, number: int) -> bytes:
+        """The controller's value for a number."""
+
+
 @dataclass(frozen=True)
 class KeyField:
     """One component of a key; `kind` is exact, lpm, ternary, range or optional, `width` in bits.
 
-    `id` is P4Info's, here as in what follows.
+    `id` is P4Info's, here as in what follows, and so is the `sdn` type of values that are translated.
     """
 
     name: str
     kind: str
     width: int
     id: int = 0
+    sdn: Translation | None = None
 
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter that table entries give an action, or a field of a controller header; `width` in bits."""
+    """A parameter that table entries give an action, or a field of a controller header; `width` in bits.
+
+    A packet-out may leave out `padding`.
+    """
 
     name: str
     width: int
     id: int = 0
+    sdn: Translation | None = None
+    padding: bool = False
 
 
 @dataclass(frozen=True)

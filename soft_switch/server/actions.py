@@ -8,7 +8,7 @@ from finsy.proto import p4i, p4r
 
 from soft_switch.description import ActionCall, ActionInfo
 from soft_switch.server.bytestrings import decode, encode
-from soft_switch.server.errors import P4RuntimeError, denied, invalid
+from soft_switch.server.errors import P4RuntimeError, denied, invalid, malformed
 from soft_switch.server.schema import Schema
 
 
@@ -36,7 +36,7 @@ def format_action(schema: Schema, call: ActionCall) -> p4r.Action:
     """The canonical message of an action."""
     action = schema.actions_by_name[call.action]
     params = [
-        p4r.Action.Param(param_id=param.id, value=encode(value))
+        p4r.Action.Param(param_id=param.id, value=param.sdn.encode(value) if param.sdn else encode(value))
         for param, value in zip(action.params, call.params, strict=True)
     ]
     return p4r.Action(action_id=action.id, params=params)
@@ -52,10 +52,13 @@ def _parse_params(action: ActionInfo, message: p4r.Action) -> tuple[int, ...]:
         if data is None:
             raise invalid(f"action {action.name}: parameter {param.name} ({param.id}) is missing")
         try:
-            values.append(decode(data, param.width, ""))
+            if param.sdn is None:
+                values.append(decode(data, param.width, ""))
+            else:
+                values.append(param.sdn.decode(data, param.width, ""))
         except P4RuntimeError as error:
             # As for match fields: "Action Specification" wants INVALID_ARGUMENT, not OUT_OF_RANGE.
-            raise invalid(f"action {action.name}, parameter {param.name}{error.message}") from error
+            raise malformed(error, f"action {action.name}, parameter {param.name}") from error
     if given:
         raise invalid(f"action {action.name} has no parameter {min(given)}")
     return tuple(values)

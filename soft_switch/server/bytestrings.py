@@ -14,9 +14,12 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The value of a `bit<width>` byte string; `what` names it in the OUT_OF_RANGE error."""
+    """The value of a `bit<width>` byte string; `what` names it in the OUT_OF_RANGE error.
+
+    A `bit<0>` may have no bytes, as in simple_switch_grpc.
+    """
     value = int.from_bytes(data, "big")
-    if data and value >> width == 0:
+    if (data or not width) and value >> width == 0:
         return value
     if not data:
         raise out_of_range(f"{what} is an empty byte string: give at least one byte")

@@ -40,6 +40,12 @@ def invalid(message: str) -> P4RuntimeError:
     return P4RuntimeError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
+def malformed(error: P4RuntimeError, what: str) -> P4RuntimeError:
+    """The error of a value inside an entry, named: where it does not fit, that is INVALID_ARGUMENT."""
+    code = grpc.StatusCode.INVALID_ARGUMENT if error.code == grpc.StatusCode.OUT_OF_RANGE else error.code
+    return P4RuntimeError(code, f"{what}{error.message}")
+
+
 def not_found(message: str) -> P4RuntimeError:
     """The entity, device or role asked for does not exist."""
     return P4RuntimeError(grpc.StatusCode.NOT_FOUND, message)

@@ -12,19 +12,24 @@ from finsy.proto import p4r
 
 from soft_switch.description import Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
 from soft_switch.server.bytestrings import decode, encode
-from soft_switch.server.errors import P4RuntimeError, invalid
+from soft_switch.server.errors import P4RuntimeError, invalid, malformed
 from soft_switch.server.schema import Table
+from soft_switch.server.sdn_keys import format_translated, parse_translated
+from soft_switch.server.sdn_types import UnknownName
 
 MAX_PRIORITY = 2**31 - 1  # int32 on the wire
 
 
-def parse_key(table: Table, messages: Sequence[p4r.FieldMatch]) -> tuple[Match, ...]:
-    """The key of an entry; INVALID_ARGUMENT says which field of which table is wrong."""
-    return parse_fields(f"table {table.name}", table.fields, messages)
+def parse_key(table: Table, messages: Sequence[p4r.FieldMatch], *, new: bool = False) -> tuple[Match, ...]:
+    """The key of an entry; INVALID_ARGUMENT says which field of which table is wrong.
+
+    A translated string that stands for nothing yet is UnknownName, or introduced if it may be `new`.
+    """
+    return parse_fields(f"table {table.name}", table.fields, messages, new=new)
 
 
 def parse_fields(
-    owner: str, fields: Sequence[KeyField], messages: Sequence[p4r.FieldMatch]
+    owner: str, fields: Sequence[KeyField], messages: Sequence[p4r.FieldMatch], *, new: bool
 ) -> tuple[Match, ...]:
     """One value for each of `fields`; `owner` is whose they are, for INVALID_ARGUMENT."""
     by_id: dict[int, p4r.FieldMatch] = {}
@@ -38,7 +43,7 @@ def parse_fields(
         if given is None:
             key.append(_dont_care(owner, field))
         else:
-            key.append(_parse_field(owner, field, given))
+            key.append(_parse_field(owner, field, given, new=new))
     if by_id:
         known = ", ".join(f"{field.id} ({field.name})" for field in fields) or "none"
         raise invalid(f"{owner} has no match field {min(by_id)}; its fields are {known}")
@@ -76,16 +81,20 @@ def format_fields(fields: Sequence[KeyField], key: Sequence[Match]) -> list[p4r.
     return messages
 
 
-def _parse_field(owner: str, field: KeyField, message: p4r.FieldMatch) -> Match:
+def _parse_field(owner: str, field: KeyField, message: p4r.FieldMatch, *, new: bool) -> Match:
     kind = message.WhichOneof("field_match_type")
     if kind != field.kind:
         what = f"{owner}, match field {field.name or field.id}"
         raise invalid(f"{what} is {field.kind}, but the request gives {kind or 'no match'}")
     try:
+        if field.sdn is not None:
+            return parse_translated(field, field.sdn, message, new=new)
         return _PARSERS[kind](field.width, message)
+    except UnknownName as error:
+        raise UnknownName(f"{owner}, match field {field.name or field.id}{error.message}") from error
     except P4RuntimeError as error:
         # A byte string that does not fit is OUT_OF_RANGE elsewhere; "Match Format" wants INVALID_ARGUMENT.
-        raise invalid(f"{owner}, match field {field.name or field.id}{error.message}") from error
+        raise malformed(error, f"{owner}, match field {field.name or field.id}") from error
 
 
 # What is wrong is said in words that follow the name of the field: that costs nothing while nothing is.
@@ -153,6 +162,8 @@ def _dont_care(owner: str, field: KeyField) -> Match:
 
 
 def _format_field(field: KeyField, match: Match) -> p4r.FieldMatch | None:
+    if field.sdn is not None:
+        return format_translated(field, field.sdn, match)
     message = p4r.FieldMatch(field_id=field.id)
     if isinstance(match, Exact):
         message.exact.value = encode(match.value)

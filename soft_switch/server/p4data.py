@@ -14,15 +14,20 @@ from finsy.proto import p4d, p4t
 
 from soft_switch.server.bytestrings import decode, decode_signed, encode, encode_signed
 from soft_switch.server.errors import invalid
+from soft_switch.server.sdn_types import SdnType, SdnTypes
 
 
 @dataclass(frozen=True)
 class Scalar:
-    """One number of `width` bits; `form`, bitstring, bool or enum_value, is its P4Data member."""
+    """One number of `width` bits; `form`, bitstring, bool or enum_value, is its P4Data member.
+
+    Values of an `sdn` type, strings as well, travel as bitstring; their width is in the BMv2 JSON only.
+    """
 
     width: int
     signed: bool = False
     form: str = "bitstring"
+    sdn: SdnType | None = None
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Other:
 Type = Union[Scalar, Fields, Other]  # noqa: UP007  (evaluated at run time, Python 3.10 has no alias syntax)
 
 
-def parse_type(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo) -> Type:
+def parse_type(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo, translated: SdnTypes) -> Type:
     """The type that a `P4DataTypeSpec` describes; Other for what cannot be carried."""
     kind = spec.WhichOneof("type_spec")
     if kind == "bitstring":
@@ -60,13 +65,15 @@ def parse_type(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo) -> Type:
     if kind == "new_type":
         new_type = types.new_types[spec.new_type.name]
         if new_type.WhichOneof("representation") == "original_type":
-            return parse_type(new_type.original_type, types)
-        return Other("translated type")
+            return parse_type(new_type.original_type, types, translated)
+        sdn = translated.get(spec.new_type.name)
+        return Scalar(0, sdn=sdn) if sdn is not None else Other("new type")
     if kind == "struct":
         struct = types.structs[spec.struct.name]
-        return Fields(tuple(parse_type(member.type_spec, types) for member in struct.members), "struct")
+        parts = tuple(parse_type(member.type_spec, types, translated) for member in struct.members)
+        return Fields(parts, "struct")
     if kind == "tuple":
-        return Fields(tuple(parse_type(member, types) for member in spec.tuple.members), "tuple")
+        return Fields(tuple(parse_type(member, types, translated) for member in spec.tuple.members), "tuple")
     return Other(kind or "none")
 
 
@@ -94,6 +101,8 @@ def parse_scalar(kind: Scalar, data: p4d.P4Data, what: str) -> int:
         return int(data.bool)
     if form == "enum_value":
         return decode(data.enum_value, kind.width, what)
+    if kind.sdn is not None:
+        return kind.sdn.decode(data.bitstring, kind.width, what)
     return (decode_signed if kind.signed else decode)(data.bitstring, kind.width, what)
 
 
@@ -109,6 +118,8 @@ def format_data(kind: Type, values: Iterator[int]) -> p4d.P4Data:
     if isinstance(kind, Other):
         raise invalid(f"a value of type {kind.form} cannot be carried")
     value = next(values)
+    if kind.sdn is not None:
+        return p4d.P4Data(bitstring=kind.sdn.encode(value))
     if kind.form == "bool":
         return p4d.P4Data(bool=bool(value))
     if kind.form == "enum_value":

@@ -17,8 +17,9 @@ from soft_switch.server.errors import P4RuntimeError, invalid
 def encode_packet_out(fields: Sequence[Param], message: p4r.PacketOut) -> bytes:
     """The bytes that enter the pipeline on the CPU port.
 
-    Every field must be given once. Only padding (a name that starts with "_" or "pad") may be left out and
-    is then zero: p4c lists it in P4Info like any other field, and clients written for BMv2 omit it.
+    Every field must be given once. Only padding (`@padding`, or a name that starts with "_" or "pad") may be
+    left out and is then zero: p4c lists it in P4Info like any other field, and clients written for BMv2 omit
+    it. A string of a translated type has to be known, or a number: no packet may introduce one.
     """
     given = {item.metadata_id: item.value for item in message.metadata}
     if len(given) != len(message.metadata):
@@ -26,12 +27,16 @@ def encode_packet_out(fields: Sequence[Param], message: p4r.PacketOut) -> bytes:
     bits = width = 0
     for field in fields:
         data = given.pop(field.id, None)
-        if data is None and not _is_padding(field):
+        if data is None and not field.padding:
             raise invalid(f"packet-out: metadata field {field.name} ({field.id}) is missing")
+        what = f"packet-out, metadata field {field.name}"
         try:
-            value = (
-                0 if data is None else decode(data, field.width, f"packet-out, metadata field {field.name}")
-            )
+            if data is None:
+                value = 0
+            elif field.sdn is None:
+                value = decode(data, field.width, what)
+            else:
+                value = field.sdn.decode(data, field.width, what, new=False)
         except P4RuntimeError as error:
             raise invalid(error.message) from error
         bits = bits << field.width | value
@@ -54,9 +59,7 @@ def decode_packet_in(fields: Sequence[Param], data: bytes) -> p4r.PacketIn:
     for field in fields:
         left -= field.width
         value = bits >> left & ((1 << field.width) - 1)
-        message.metadata.add(metadata_id=field.id, value=encode(value))
+        message.metadata.add(
+            metadata_id=field.id, value=encode(value) if field.sdn is None else field.sdn.encode(value)
+        )
     return message
-
-
-def _is_padding(field: Param) -> bool:
-    return field.name.startswith(("_", "pad"))

@@ -10,10 +10,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from soft_switch.bmv2.program import Bmv2Program
-from soft_switch.description import InitialEntry, KeyField, Match, Optional_, Program, TableInfo, Ternary
+from soft_switch.description import (
+    ActionInfo,
+    InitialEntry,
+    KeyField,
+    Match,
+    Optional_,
+    Param,
+    Program,
+    TableInfo,
+    Ternary,
+    Translation,
+)
 from soft_switch.errors import ProgramError
 from soft_switch.server.errors import invalid
-from soft_switch.server.schema import DEFAULT_PORT_WIDTH, Schema, Table
+from soft_switch.server.p4data import Scalar
+from soft_switch.server.schema import DEFAULT_PORT_WIDTH, Digest, Register, Schema, Table
 from soft_switch.translation import describe
 
 LOG = logging.getLogger(__name__)
@@ -34,6 +46,7 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
         raise invalid(f"the program cannot be realized by this switch: {error}") from error
     program = bmv2.description
     dropped = _dropped(schema, program)
+    actions = _add_widths(schema, program)
     tables = {
         number: _add_to_table(schema, table, program.tables[table.name])
         for number, table in schema.tables.items()
@@ -51,11 +64,116 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
                 what = f"a {kind} {item.name} of size {item.size}"
                 raise invalid(f"P4Info has {what} that the BMv2 JSON lacks: {MISMATCH}")
     for digest in schema.digests.values():
-        if program.digests.get(digest.name) != tuple(number.width for number in digest.scalars):
+        _check_digest(digest, program)
+    return replace(
+        schema,
+        tables=tables,
+        actions=actions,
+        registers={
+            number: _add_to_register(register, program) for number, register in schema.registers.items()
+        },
+        value_sets={
+            number: replace(values, fields=_fit_fields(values.fields, program.value_sets[values.name].fields))
+            for number, values in schema.value_sets.items()
+        },
+        packet_in=_fit_header(schema.packet_in, bmv2, "packet_in"),
+        packet_out=_fit_header(schema.packet_out, bmv2, "packet_out"),
+        dropped=dropped,
+        port_width=_port_width(bmv2),
+    )
+
+
+def _add_widths(schema: Schema, program: Program) -> dict[int, ActionInfo]:
+    """The actions with the widths of parameters that P4Info leaves out."""
+    known = {action.name: action for action in program.actions}
+    actions = dict(schema.actions)
+    for number, action in actions.items():
+        found = known.get(action.name)
+        if found is None:
+            continue  # p4c leaves out actions that no table can do
+        if len(found.params) != len(action.params):
+            ours, theirs = (", ".join(param.name for param in item.params) for item in (action, found))
             raise invalid(
-                f"P4Info has a digest {digest.name} that the BMv2 JSON has not in this form: {MISMATCH}"
+                f"action {action.name} has the parameters ({ours}) in P4Info and ({theirs}) in the BMv2 "
+                f"JSON: {MISMATCH}"
             )
-    return replace(schema, tables=tables, dropped=dropped, port_width=_port_width(bmv2))
+        params = []
+        for param, other in zip(action.params, found.params, strict=True):
+            if param.width not in (0, other.width):
+                raise invalid(
+                    f"parameter {param.name} of action {action.name} is bit<{param.width}> in P4Info and "
+                    f"bit<{other.width}> in the BMv2 JSON: {MISMATCH}"
+                )
+            params.append(replace(param, width=_fit(param.sdn, other.width)))
+        actions[number] = replace(action, params=tuple(params))
+    return actions
+
+
+def _fit(sdn: Translation | None, width: int) -> int:
+    """A width in the data plane, of which a translated type is told."""
+    if sdn is not None:
+        sdn.fit(width)
+    return width
+
+
+def _fit_fields(fields: Sequence[KeyField], known: Sequence[KeyField]) -> tuple[KeyField, ...]:
+    """The fields with the widths of the BMv2 JSON where P4Info has none."""
+    if len(fields) != len(known):
+        return tuple(fields)
+    return tuple(
+        replace(field, width=field.width or _fit(field.sdn, other.width))
+        for field, other in zip(fields, known, strict=True)
+    )
+
+
+def _fit_header(fields: tuple[Param, ...], bmv2: Bmv2Program, name: str) -> tuple[Param, ...]:
+    """A controller header with the widths of its translated fields.
+
+    The BMv2 JSON does not tell which header is the controller's: it is the one with these fields.
+    """
+    if all(field.sdn is None for field in fields):
+        return fields
+    layouts = set()
+    for instance in bmv2.header_instances.values():
+        others = instance.type.fields
+        alike = len(others) == len(fields) and all(
+            field.name == other.name and field.width in ((0,) if field.sdn else (other.width,))
+            for field, other in zip(fields, others, strict=True)
+        )
+        if alike and not instance.metadata:
+            layouts.add(tuple(other.width for other in others))
+    if len(layouts) != 1:
+        raise invalid(
+            f"P4Info: {name} has fields of translated types, and the BMv2 JSON has {len(layouts)} layouts of "
+            f"headers with the fields {', '.join(field.name for field in fields)}: their widths have to be "
+            "known, so give the header fields that no other has"
+        )
+    (widths,) = layouts
+    return tuple(
+        replace(field, width=_fit(field.sdn, width)) for field, width in zip(fields, widths, strict=True)
+    )
+
+
+def _check_digest(digest: Digest, program: Program) -> None:
+    widths = program.digests.get(digest.name, ())
+    fits = len(widths) == len(digest.scalars) and all(
+        number.sdn is not None or number.width == width
+        for number, width in zip(digest.scalars, widths, strict=True)
+    )
+    if not fits or digest.name not in program.digests:
+        raise invalid(
+            f"P4Info has a digest {digest.name} that the BMv2 JSON has not in this form: {MISMATCH}"
+        )
+    for number, width in zip(digest.scalars, widths, strict=True):
+        _fit(number.sdn, width)
+
+
+def _add_to_register(register: Register, program: Program) -> Register:
+    """A register, with the width of elements whose type is translated."""
+    kind = register.type
+    if not isinstance(kind, Scalar) or kind.sdn is None:
+        return register
+    return replace(register, type=replace(kind, width=_fit(kind.sdn, program.registers[register.name].width)))
 
 
 def _dropped(schema: Schema, program: Program) -> dict[int, str]:
@@ -72,10 +190,7 @@ def _dropped(schema: Schema, program: Program) -> dict[int, str]:
 
 
 def _add_to_table(schema: Schema, table: Table, info: TableInfo) -> Table:
-    if len(table.fields) == len(info.keys):
-        widths = zip(table.fields, info.keys, strict=True)
-        fields = tuple(replace(field, width=field.width or key.width) for field, key in widths)
-        table = replace(table, fields=fields)
+    table = replace(table, fields=_fit_fields(table.fields, info.keys))
     _check_key(table, info)
     actions = {schema.actions[number].name for number in table.actions}
     for entry in info.entries:

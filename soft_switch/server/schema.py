@@ -23,6 +23,7 @@ from soft_switch.description import (
 )
 from soft_switch.server.errors import invalid
 from soft_switch.server.p4data import Scalar, Type, parse_type, scalars
+from soft_switch.server.sdn_types import SdnTypes, parse_sdn_types
 
 # A table with one of these has entries that can overlap, and so needs priorities.
 PRIORITY_KINDS = frozenset({"ternary", "range", "optional"})
@@ -136,6 +137,7 @@ class Schema:
     digests: dict[int, Digest] = field(default_factory=dict)
     value_sets: dict[int, ValueSetInfo] = field(default_factory=dict)
     action_profiles: dict[int, ActionProfile] = field(default_factory=dict)
+    translated: SdnTypes = field(default_factory=dict)
     packet_in: tuple[Param, ...] = ()
     packet_out: tuple[Param, ...] = ()
     port_width: int = DEFAULT_PORT_WIDTH
@@ -172,11 +174,7 @@ class Schema:
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
     """The schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
     names = _names(p4info)
-    translated = {
-        name
-        for name, spec in p4info.type_info.new_types.items()
-        if spec.WhichOneof("representation") == "translated_type"
-    }
+    translated = parse_sdn_types(p4info.type_info)
     actions = {action.preamble.id: _action(action, translated) for action in p4info.actions}
     direct_counters = {counter.direct_table_id for counter in p4info.direct_counters}
     direct_meters = {
@@ -204,14 +202,17 @@ def parse_p4info(p4info: p4i.P4Info) -> Schema:
                 register.preamble.id,
                 register.preamble.name,
                 register.size,
-                parse_type(register.type_spec, p4info.type_info),
+                parse_type(register.type_spec, p4info.type_info, translated),
             )
             for register in p4info.registers
         },
         meters={meter.preamble.id: _meter(meter.preamble, meter.spec, meter.size) for meter in p4info.meters},
-        digests={digest.preamble.id: _digest(digest, p4info.type_info) for digest in p4info.digests},
+        digests={
+            digest.preamble.id: _digest(digest, p4info.type_info, translated) for digest in p4info.digests
+        },
         value_sets={values.preamble.id: _value_set(values, translated) for values in p4info.value_sets},
         action_profiles=_action_profiles(p4info, tables),
+        translated=translated,
         packet_in=headers.get("packet_in", ()),
         packet_out=headers.get("packet_out", ()),
         names=names,
@@ -223,7 +224,7 @@ def _table(
     actions: Mapping[int, ActionInfo],
     direct_counters: set[int],
     direct_meters: Mapping[int, Meter],
-    translated: set[str],
+    translated: SdnTypes,
 ) -> Table:
     name = table.preamble.name
     for reference in table.action_refs:
@@ -274,40 +275,46 @@ def _action_profiles(p4info: p4i.P4Info, tables: Mapping[int, Table]) -> dict[in
     return profiles
 
 
-def _match_field(match: p4i.MatchField, owner: str, translated: set[str]) -> KeyField:
+def _match_field(match: p4i.MatchField, owner: str, translated: SdnTypes) -> KeyField:
     what = f"match field {match.name or match.id} of {owner}"
     kind = _MATCH_KINDS.get(match.match_type) if match.WhichOneof("match") == "match_type" else None
     if kind is None:
         raise invalid(f"P4Info: {what} has match kind {match.other_match_type or 'none'!r}, not supported")
-    # p4c gives fields of type `error` no width; `fit_program` takes the program's.
-    _check_type(match.type_name, match.bitwidth or 1, translated, what)
-    return KeyField(match.name, kind, match.bitwidth, match.id)
+    _check_width(match.bitwidth, what)
+    sdn = translated.get(match.type_name.name)
+    return KeyField(match.name, kind, 0 if sdn else match.bitwidth, match.id, sdn)
 
 
-def _action(action: p4i.Action, translated: set[str]) -> ActionInfo:
+def _action(action: p4i.Action, translated: SdnTypes) -> ActionInfo:
     name = action.preamble.name
+    params = []
     for param in action.params:
-        _check_type(param.type_name, param.bitwidth, translated, f"parameter {param.name} of action {name}")
-    _check_unique((param.id for param in action.params), f"parameters of action {name}")
-    params = tuple(Param(param.name, param.bitwidth, param.id) for param in action.params)
-    return ActionInfo(name, action.preamble.id, params)
+        _check_width(param.bitwidth, f"parameter {param.name} of action {name}")
+        sdn = translated.get(param.type_name.name)
+        params.append(Param(param.name, 0 if sdn else param.bitwidth, param.id, sdn))
+    _check_unique((param.id for param in params), f"parameters of action {name}")
+    return ActionInfo(name, action.preamble.id, tuple(params))
 
 
-def _packet_header(header: p4i.ControllerPacketMetadata, translated: set[str]) -> tuple[Param, ...]:
+def _packet_header(header: p4i.ControllerPacketMetadata, translated: SdnTypes) -> tuple[Param, ...]:
     name = header.preamble.name
+    fields = []
     for member in header.metadata:
-        _check_type(member.type_name, member.bitwidth, translated, f"field {member.name} of {name}")
-    _check_unique((member.id for member in header.metadata), f"fields of {name}")
-    return tuple(Param(member.name, member.bitwidth, member.id) for member in header.metadata)
+        _check_width(member.bitwidth, f"field {member.name} of {name}")
+        sdn = translated.get(member.type_name.name)
+        padding = member.name.startswith(("_", "pad")) or "@padding" in member.annotations
+        fields.append(Param(member.name, 0 if sdn else member.bitwidth, member.id, sdn, padding))
+    _check_unique((field.id for field in fields), f"fields of {name}")
+    return tuple(fields)
 
 
 def _meter(preamble: p4i.Preamble, spec: p4i.MeterSpec, size: int) -> Meter:
     return Meter(preamble.id, preamble.name, size, spec.type)
 
 
-def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo) -> Digest:
+def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo, translated: SdnTypes) -> Digest:
     name = digest.preamble.name
-    kind = parse_type(digest.type_spec, types)
+    kind = parse_type(digest.type_spec, types, translated)
     numbers = scalars(kind)
     if numbers is None:
         raise invalid(
@@ -317,20 +324,16 @@ def _digest(digest: p4i.Digest, types: p4t.P4TypeInfo) -> Digest:
     return Digest(digest.preamble.id, name, kind, numbers)
 
 
-def _value_set(values: p4i.ValueSet, translated: set[str]) -> ValueSetInfo:
+def _value_set(values: p4i.ValueSet, translated: SdnTypes) -> ValueSetInfo:
     name = values.preamble.name
     fields = tuple(_match_field(match, f"value set {name}", translated) for match in values.match)
     _check_unique((field.id for field in fields), f"match fields of value set {name}")
     return ValueSetInfo(name, values.size, fields, values.preamble.id)
 
 
-def _check_type(type_name: p4t.P4NamedType, width: int, translated: set[str], what: str) -> None:
-    if type_name.name in translated:
-        raise invalid(
-            f"P4Info: {what} has type {type_name.name}, which @p4runtime_translation maps to controller "
-            "values: translation is not supported, compile without the annotation"
-        )
-    if width <= 0:
+def _check_width(width: int, what: str) -> None:
+    """Refuse negative widths; 0 is bit<0>, or no width: `add_program` takes the program's."""
+    if width < 0:
         raise invalid(f"P4Info: {what} has a width of {width} bits")
 
 

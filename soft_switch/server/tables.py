@@ -30,6 +30,7 @@ from soft_switch.server.keys import check_priority, format_key, parse_key
 from soft_switch.server.meter_config import COUNTERS_TEXT, format_config, parse_config
 from soft_switch.server.operation import Operation
 from soft_switch.server.schema import Schema, Table
+from soft_switch.server.sdn_types import UnknownName
 
 Key = tuple[tuple[Match, ...], int]  # match values and priority: what tells two entries of a table apart
 
@@ -137,7 +138,10 @@ class Tables:
     def matching(self, state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
         """The entries that pass every filter set in a read request."""
         table = state.table
-        wanted = parse_key(table, request.match) if request.match else None
+        try:
+            wanted = parse_key(table, request.match) if request.match else None
+        except UnknownName:
+            return  # no entry has a string that none has introduced
         if wanted is not None and (request.priority or not table.needs_priority):
             key = (wanted, request.priority)
             candidates = [(key, state.entries[key])] if key in state.entries else []
@@ -176,7 +180,7 @@ class Tables:
             raise invalid(f"table {table.name} has no key, so it has a default entry only: MODIFY that one")
         if table.is_const:
             raise denied(f"table {table.name} is constant: its entries are part of the program")
-        key = _key(table, message)
+        key = _key(table, message, new=True)
         if not message.HasField("action"):
             raise invalid(f"table {table.name}: an INSERT needs an action")
         call = self._parse_call(table, message.action)
@@ -418,8 +422,8 @@ def check_counter_data(data: p4r.CounterData) -> None:
         raise invalid(f"a counter cannot be negative: {data.packet_count} packets, {data.byte_count} bytes")
 
 
-def _key(table: Table, message: p4r.TableEntry) -> Key:
-    key = parse_key(table, message.match)
+def _key(table: Table, message: p4r.TableEntry, *, new: bool = False) -> Key:
+    key = parse_key(table, message.match, new=new)
     check_priority(table, message.priority)
     return key, message.priority
 

@@ -32,7 +32,7 @@ class ValueSets:
         what = f"value set {values.name}"
         if operation != Operation.MODIFY:
             raise invalid(f"{what} is always there, only MODIFY applies to it")
-        members = [parse_fields(what, values.fields, member.match) for member in message.members]
+        members = [parse_fields(what, values.fields, member.match, new=True) for member in message.members]
         for number, member in enumerate(members):
             if member in members[:number]:
                 raise already_exists(f"{what}: member {number} is given twice")

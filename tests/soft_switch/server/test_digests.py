@@ -168,7 +168,7 @@ def test_values_of_all_types() -> None:
     spec.tuple.members[2].new_type.name = "n"
     spec.tuple.members[3].struct.name = "inner"
     spec.tuple.members[4].bitstring.bit.bitwidth = 300
-    kind = parse_type(spec, types)
+    kind = parse_type(spec, types, {})
     assert isinstance(kind, Fields)
     data = format_data(kind, iter((1, 0x1234, 0x100, 0xFF, 1 << 299)))
     expected = p4d.P4StructLike(

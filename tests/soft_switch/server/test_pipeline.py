@@ -355,13 +355,21 @@ def _unknown_action(p4info: p4i.P4Info) -> None:
 
 
 def _translate(p4info: p4i.P4Info) -> None:
-    translation = p4t.P4NewTypeTranslation(uri="p4.org/psa/v1/PortId_t", sdn_bitwidth=32)
+    translation = p4t.P4NewTypeTranslation(uri="p4.org/psa/v1/PortId_t", sdn_bitwidth=-1)
     p4info.type_info.new_types["port_t"].translated_type.CopyFrom(translation)
     p4info.actions[1].params[0].type_name.name = "port_t"
 
 
-def _no_width(p4info: p4i.P4Info) -> None:
-    p4info.actions[1].params[0].bitwidth = 0
+def _negative_width(p4info: p4i.P4Info) -> None:
+    p4info.actions[1].params[0].bitwidth = -1
+
+
+def _wide_parameter(p4info: p4i.P4Info) -> None:
+    p4info.actions[1].params[0].bitwidth = 10
+
+
+def _no_parameter(p4info: p4i.P4Info) -> None:
+    del p4info.actions[1].params[1]
 
 
 def _odd_header(p4info: p4i.P4Info) -> None:
@@ -385,9 +393,10 @@ def _initial_action_missing(p4info: p4i.P4Info) -> None:
         (_no_id, "P4Info: table ingress.ipv4_lpm has no id"),
         (_same_field_id, "P4Info: the match fields of table ingress.vlans have id 1 twice or zero"),
         (_unknown_action, "P4Info: table ingress.ipv4_lpm refers to action 0x01ffffff, which is not there"),
-        (_translate, "P4Info: parameter port of action ingress.forward has type port_t, which "
-                     "@p4runtime_translation maps to controller values: translation is not supported"),
-        (_no_width, "P4Info: parameter port of action ingress.forward has a width of 0 bits"),
+        (_translate, "P4Info: type port_t is translated to bit<-1>"),
+        (_negative_width, "P4Info: parameter port of action ingress.forward has a width of -1 bits"),
+        (_wide_parameter, "parameter port of action ingress.forward is bit<10> in P4Info and bit<9> in the "),
+        (_no_parameter, "action ingress.forward has the parameters (port) in P4Info and (port, "),
         (_odd_header, "P4Info has a controller header 'packet_sideways': only packet_in and packet_out exi"),
         (_initial_action_missing, "P4Info: table ingress.classes lacks action ingress.set_class"),
     ],
@@ -405,15 +414,16 @@ def test_a_p4info_that_does_not_fit(
 
 @pytest.mark.p4c
 @pytest.mark.skipif(P4C is None, reason=WITHOUT_P4C)
-def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["program", "translated"])
+def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path, program: str) -> None:
     files = [
         "-o",
-        str(tmp_path / "program.json"),
+        str(tmp_path / f"{program}.json"),
         "--p4runtime-files",
-        str(tmp_path / "program.p4info.txtpb"),
+        str(tmp_path / f"{program}.p4info.txtpb"),
     ]
-    subprocess.run([str(P4C), *files, "program.p4"], cwd=HERE, check=True, capture_output=True)
-    for name in ("program.json", "program.p4info.txtpb"):
+    subprocess.run([str(P4C), *files, f"{program}.p4"], cwd=HERE, check=True, capture_output=True)
+    for name in (f"{program}.json", f"{program}.p4info.txtpb"):
         made, kept = (tmp_path / name).read_text(), (HERE / name).read_text()
         lines = [line for line in made.splitlines() if not line.startswith("#")]
         assert_is_made_of_its_source(
