@@ -15,8 +15,8 @@ A request goes through these modules in this order:
 that are watched. `rollback.py` takes an update back, `reconcile.py` carries the state to another pipeline.
 
 `schema.py` reads P4Info, `program.py` what P4Info leaves out of the program, `keys.py` and `bytestrings.py`
-turn values into messages and back, `packet_io.py` does so for packet-in and packet-out. `sdn_types.py` are the
-types of values that controllers see in another form than the data plane, `sdn_keys.py` matches of these.
+turn values into messages and back, `packet_io.py` does so for packet-in and packet-out. `sdn_types.py` has
+the types of values that controllers see in another form than packets, `sdn_keys.py` the matches of these.
 """
 
 from __future__ import annotations

@@ -364,32 +364,36 @@ class ActionProfiles:
             self._up[port] = not self._up[port]
         for state in self._states.values():
             for group in state.groups.values():
-                if _watched(group.members) & changed:
+                if self._watched(group.members) & changed:
                     self._fill_group(state, group)
             for one_shot in state.one_shots.values():
-                if _watched(one_shot.message.action_profile_actions) & changed:
+                if self._watched(one_shot.message.action_profile_actions) & changed:
                     self._fill_one_shot(state.profile.name, one_shot)
 
     def _watch(self, members: Iterable[Weighted]) -> None:
-        ports = _watched(members)
+        ports = self._watched(members)
         self._watchers.update(ports)
         for port in ports - self._up.keys():
             self._up[port] = bool(self._plane.port_is_up(port))
         self._look(self._clock())
 
     def _unwatch(self, members: Iterable[Weighted]) -> None:
-        for port in _watched(members):
+        for port in self._watched(members):
             self._watchers[port] -= 1
             if not self._watchers[port]:
                 del self._watchers[port], self._up[port]
 
     def _check_port(self, what: str, member: Weighted) -> None:
-        port = watched_port(member)
+        port = watched_port(self._schema, member)
         if port is not None and self._plane.port_is_up(port) is None:
             raise invalid(f"{what}: its watch port {port} is not there")
 
+    def _watched(self, members: Iterable[Weighted]) -> set[int]:
+        ports = {watched_port(self._schema, member) for member in members}
+        return {port for port in ports if port is not None}
+
     def _is_up(self, member: Weighted) -> bool:
-        port = watched_port(member)
+        port = watched_port(self._schema, member)
         return port is None or self._up[port]
 
     def _fill_group(self, state: ProfileState, group: GroupState) -> None:
@@ -430,7 +434,3 @@ class ActionProfiles:
     def format_action(self, call: ActionCall) -> p4r.Action:
         """The canonical message of an action."""
         return format_action(self._schema, call)
-
-
-def _watched(members: Iterable[Weighted]) -> set[int]:
-    return {port for member in members if (port := watched_port(member)) is not None}

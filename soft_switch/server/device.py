@@ -18,6 +18,7 @@ from soft_switch.server.errors import P4RuntimeError, denied, invalid, not_found
 from soft_switch.server.packet_io import decode_packet_in, encode_packet_out
 from soft_switch.server.reconcile import carry_over
 from soft_switch.server.roles import Access, entity_id, filter_entities
+from soft_switch.server.sdn_types import adopt_names
 from soft_switch.server.state import ForwardingState, PipelineConfig, parse_config
 
 Results = list[P4RuntimeError | None]
@@ -280,6 +281,7 @@ class Device:
             running.config = config  # the cookie may be another
             self._forget_saved()
             return
+        adopt_names(config.schema.translated, running.config.schema.translated)
         updates = carry_over(running, config)
         with self._plane.spare() as plane:
             _load(plane, config)

@@ -12,7 +12,8 @@ import grpc
 from finsy.proto import p4r
 
 from soft_switch.server.errors import P4RuntimeError, exhausted, invalid
-from soft_switch.server.schema import ActionProfile
+from soft_switch.server.schema import ActionProfile, Schema
+from soft_switch.server.sdn_types import decode_port
 
 MAX_COPIES = 1 << 16  # of members in one group, that is its sum of weights
 
@@ -48,11 +49,16 @@ def check_max_size(profile: ActionProfile, max_size: int) -> None:
         raise invalid(f"a group's max_size is {max_size}, greater than max_group_size {limit}")
 
 
-def watched_port(member: Weighted) -> int | None:
+def watched_port(schema: Schema, member: Weighted) -> int | None:
     """The port that a member depends on."""
     if member.WhichOneof("watch_kind") == "watch":
         return member.watch or None
-    return int.from_bytes(member.watch_port, "big") if member.watch_port else None
+    data, kind = member.watch_port, schema.port_type
+    if not data:
+        return None
+    if kind is not None:
+        return decode_port(kind, data, schema.port_width, "a watch port")
+    return int.from_bytes(data, "big")
 
 
 def mixed(profile: ActionProfile) -> P4RuntimeError:

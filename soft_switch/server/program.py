@@ -65,6 +65,8 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
                 raise invalid(f"P4Info has {what} that the BMv2 JSON lacks: {MISMATCH}")
     for digest in schema.digests.values():
         _check_digest(digest, program)
+    port_width = _port_width(bmv2)
+    _fit(schema.port_type, port_width)
     return replace(
         schema,
         tables=tables,
@@ -79,7 +81,7 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
         packet_in=_fit_header(schema.packet_in, bmv2, "packet_in"),
         packet_out=_fit_header(schema.packet_out, bmv2, "packet_out"),
         dropped=dropped,
-        port_width=_port_width(bmv2),
+        port_width=port_width,
     )
 
 

@@ -15,6 +15,8 @@ from soft_switch.dataplane import DataPlane
 from soft_switch.server.bytestrings import decode
 from soft_switch.server.errors import already_exists, invalid, not_found, out_of_range, unimplemented
 from soft_switch.server.operation import Operation
+from soft_switch.server.schema import Schema
+from soft_switch.server.sdn_types import decode_port
 
 GROUP_BITS = 16  # standard_metadata.mcast_grp of v1model.p4
 INSTANCE_BITS = 16  # standard_metadata.egress_rid of v1model.p4
@@ -39,8 +41,9 @@ class Entry:
 class Replication:
     """Writes and reads `PacketReplicationEngineEntry`."""
 
-    def __init__(self, port_width: int, plane: DataPlane) -> None:
-        self._port_width = port_width
+    def __init__(self, schema: Schema, plane: DataPlane) -> None:
+        self._port_width = schema.port_width
+        self._port_type = schema.port_type
         self._plane = plane
         self._entries: dict[Name, Entry] = {}
         self._watched: set[Name] = set()  # those some of whose replicas have backups
@@ -132,17 +135,22 @@ class Replication:
                 raise invalid(f"{what}: a replica has no port")
             port = replica.egress_port
             if kind == "port":
-                port = decode(replica.port, self._port_width, f"{what}, port")
+                port = self._port(replica.port, f"{what}, port")
             elif port >> self._port_width:
                 raise out_of_range(f"{what}: port {port} does not fit within {self._port_width} bits")
             row = [_copy(port, replica.instance, seen, what)]
             for backup in replica.backup_replicas:
-                spare = decode(backup.port, self._port_width, f"{what}, backup port")
+                spare = self._port(backup.port, f"{what}, backup port")
                 if spare == port:
                     raise invalid(f"{what}: port {port} is its own backup")
                 row.append(_copy(spare, backup.instance, seen, what))
             rows.append(row)
         return rows
+
+    def _port(self, data: bytes, what: str) -> int:
+        if self._port_type is None:
+            return decode(data, self._port_width, what)
+        return decode_port(self._port_type, data, self._port_width, what)
 
 
 def _copy(port: int, instance: int, seen: set[Copy], what: str) -> Copy:

@@ -23,7 +23,7 @@ from soft_switch.description import (
 )
 from soft_switch.server.errors import invalid
 from soft_switch.server.p4data import Scalar, Type, parse_type, scalars
-from soft_switch.server.sdn_types import SdnTypes, parse_sdn_types
+from soft_switch.server.sdn_types import SdnString, SdnTypes, parse_sdn_types, port_type
 
 # A table with one of these has entries that can overlap, and so needs priorities.
 PRIORITY_KINDS = frozenset({"ternary", "range", "optional"})
@@ -144,6 +144,11 @@ class Schema:
     names: dict[int, str] = field(default_factory=dict)  # kind and name of every object of P4Info
     # Tables that the program lacks: p4c leaves those that no packet reaches out of the BMv2 JSON only.
     dropped: dict[int, str] = field(default_factory=dict)
+
+    @cached_property
+    def port_type(self) -> SdnString | None:
+        """The type of ports' names, where controllers name ports by strings."""
+        return port_type(self.translated)
 
     @cached_property
     def actions_by_name(self) -> dict[str, ActionInfo]:

@@ -32,10 +32,13 @@ _MAPPINGS = "@p4runtime_translation_mappings"
 _PAIR = re.compile(r'\{\s*"((?:[^"\\]|\\.)*)"\s*,\s*(?:[0-9]+w)?(0[xX][0-9a-fA-F]+|[0-9]+)\s*,?\s*\}')
 _DECIMAL = re.compile(rb"0|[1-9][0-9]*")
 _MAX_DIGITS = 10  # of a decimal string: numbers of 32 bits have no more
+# Bits of numbers that may all be chosen for strings, so that it has to be remembered which a controller has
+# been told. Of wider ones only the upper half will ever be, and packets may bring any number of them.
+_FEW = 16
 
 
 class UnknownName(P4RuntimeError):
-    """A string that stands for no number yet, where only a write may introduce it."""
+    """A string that stands for no number yet, in a request that may not introduce it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(grpc.StatusCode.NOT_FOUND, message)
@@ -84,11 +87,12 @@ class Names:
             found = self._numbers.get(name)
             if found is not None:
                 return found
-            own = self._decimal(name)
-            if new:
-                own = self._choose() if own is None else own
-                self._set(name, own)
-            return own
+            number = self._decimal(name)
+            if number is None and new:
+                number = self._choose()
+            if number is not None:
+                self._set(name, number)
+            return number
 
     def name(self, number: int) -> bytes:
         """The string of a number; one that has none gets its decimal one."""
@@ -96,12 +100,14 @@ class Names:
         if found is not None:
             return found
         with self._lock:
+            if number in self._names:
+                return self._names[number]
             name = b"%d" % number
             while self._numbers.get(name, number) != number:
                 name = b"#" + name  # the program gives the decimal string to another number
-            if name != b"%d" % number:
+            if name.startswith(b"#") or (self._width or 0) <= _FEW:
                 self._set(name, number)
-            return self._names.get(number, name)
+            return name
 
     def _decimal(self, name: bytes) -> int | None:
         """The number that a string writes out, if no other string has it."""
@@ -133,6 +139,7 @@ class SdnBits:
     """A type whose values are numbers of `sdn_width` bits for controllers."""
 
     name: str
+    uri: str
     sdn_width: int
 
     def fit(self, width: int) -> None:
@@ -158,6 +165,7 @@ class SdnString:
     """A type whose values are strings for controllers."""
 
     name: str
+    uri: str
     names: Names = field(compare=False)
     sdn_width: int = 0
 
@@ -196,12 +204,33 @@ def parse_sdn_types(types: p4t.P4TypeInfo) -> dict[str, SdnType]:
             names = shared.setdefault(translation.uri, Names()) if translation.uri else Names()
             for text, number in _mappings(spec.annotations, name).items():
                 names.give(text, number, f"P4Info: type {name}")
-            found[name] = SdnString(name, names)
+            found[name] = SdnString(name, translation.uri, names)
         elif translation.sdn_bitwidth > 0:
-            found[name] = SdnBits(name, translation.sdn_bitwidth)
+            found[name] = SdnBits(name, translation.uri, translation.sdn_bitwidth)
         else:
             raise invalid(f"P4Info: type {name} is translated to bit<{translation.sdn_bitwidth}>")
     return found
+
+
+def port_type(types: SdnTypes) -> SdnString | None:
+    """The type of the strings that ports of replicas and watch ports are, None where these are numbers.
+
+    P4Info does not say which it is: it has the name that PSA has for it, PortId_t or port_id_t, or it has
+    that at the end of its URI.
+    """
+    for kind in types.values():
+        names = (kind.name, kind.uri.rpartition("/")[2])
+        if isinstance(kind, SdnString) and any(n.replace("_", "").lower() == "portidt" for n in names):
+            return kind
+    return None
+
+
+def decode_port(kind: SdnString, data: bytes, width: int, what: str) -> int:
+    """The port that a string names; INVALID_ARGUMENT where no entry has named it and it is no number."""
+    try:
+        return kind.decode(data, width, what, new=False)
+    except UnknownName as error:
+        raise invalid(error.message) from error
 
 
 def adopt_names(types: SdnTypes, before: SdnTypes) -> None:

@@ -97,7 +97,7 @@ class ForwardingState:
         self.config = config
         self.digests = Digests(config.schema)
         self.tables = Tables(config.schema, plane)
-        self.replication = Replication(config.schema.port_width, plane)
+        self.replication = Replication(config.schema, plane)
         self._handlers: dict[str, EntityHandler] = {
             "table_entry": self.tables,
             "action_profile_member": Members(self.tables.profiles),

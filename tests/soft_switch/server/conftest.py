@@ -45,6 +45,7 @@ class FakePlane(DataPlane):
         self.idle: dict[tuple[str, int], int] = {}  # in ns; 0 for one that is not there
         self.groups: dict[int, tuple[tuple[int, int], ...]] = {}
         self.sessions: dict[int, tuple[tuple[tuple[int, int], ...], int]] = {}
+        self.members: dict[int, tuple[str, tuple[int, ...]]] = {}
         self.packets: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.send_up: Callable[[bytes], None] = lambda data: None
         self.learn: Callable[[str, tuple[int, ...]], None] = lambda name, values: None
@@ -137,6 +138,27 @@ class FakePlane(DataPlane):
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
         self.defaults[table] = None if action is None else (action, tuple(params))
+
+    def profile_member_insert(self, profile: str, action: str, params: Sequence[int]) -> int:
+        self._handles += 1
+        self.members[self._handles] = (action, tuple(params))
+        return self._handles
+
+    def profile_member_modify(self, profile: str, member: int, action: str, params: Sequence[int]) -> None:
+        self.members[member] = (action, tuple(params))
+
+    def profile_member_delete(self, profile: str, member: int) -> None:
+        del self.members[member]
+
+    def profile_group_insert(self, profile: str, members: Sequence[int]) -> int:
+        self._handles += 1
+        return self._handles
+
+    def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
+        """Groups are not looked at."""
+
+    def profile_group_delete(self, profile: str, group: int) -> None:
+        """Groups are not looked at."""
 
     def idle_ns(self, table: str, handle: int) -> int:
         return self.idle.get((table, handle), 0)

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from finsy.proto import p4d, p4r
+from finsy.proto import p4d, p4r, rpc_code
 
+from soft_switch.dataplane import DataPlane
 from soft_switch.description import Exact, Lpm, Optional_, Range, Ternary
+from soft_switch.server import P4RuntimeServer
 from tests.soft_switch.server.features import why
 from tests.soft_switch.server.translated import (
+    BALANCE,
+    BALANCED,
     FIXED,
     LAST,
     MASKS,
     NOP,
     PAINT,
+    PER_PORT,
     PORTS,
     PREFIXES,
     ROUTES,
@@ -324,3 +330,264 @@ def test_a_parameter_of_no_bits(controller: Controller, plane: FakePlane, nothin
     assert why(controller, "insert", table_entry=wrong) == (
         "INVALID_ARGUMENT: action In.paint, parameter nothing is 0x1, which does not fit within 0 bits"
     )
+
+
+# Action profiles and ports
+
+
+def port(name: bytes, **fields: Any) -> p4r.ActionProfileMember:
+    return p4r.ActionProfileMember(
+        action_profile_id=BALANCE, action=call(SEND_TO, name), **{"member_id": 1, **fields}
+    )
+
+
+def test_members_and_groups(controller: Controller, plane: FakePlane) -> None:
+    """A member's arguments are translated, and a watch port is one of the program's port_id_t."""
+    controller.insert(action_profile_member=port(b"Ethernet4"))
+    assert list(plane.members.values()) == [("In.send_to", (256,))]
+    controller.modify(action_profile_member=port(b"4"))
+    assert list(plane.members.values()) == [("In.send_to", (4,))]
+    wildcard = p4r.Entity(action_profile_member=p4r.ActionProfileMember())
+    assert controller.read(wildcard) == [p4r.Entity(action_profile_member=port(b"4"))]
+    group = p4r.ActionProfileGroup(action_profile_id=BALANCE, group_id=1)
+    group.members.add(member_id=1, weight=1, watch_port=b"4")
+    controller.insert(action_profile_group=group)
+    assert controller.read(p4r.Entity(action_profile_group=p4r.ActionProfileGroup())) == [
+        p4r.Entity(action_profile_group=group)
+    ]
+    group.members[0].watch_port = b"\4"
+    assert why(controller, "modify", action_profile_group=group) == (
+        'INVALID_ARGUMENT: a watch port is "\x04", which no entry has given to a value of port_id_t since '
+        "the pipeline was pushed"
+    )
+
+
+def test_one_shots(controller: Controller, plane: FakePlane) -> None:
+    message = entry(BALANCED, exact(1, b"\1"), action=p4r.TableAction())
+    one_shot = message.action.action_profile_action_set
+    for name in (b"Ethernet0", b"12"):
+        one_shot.action_profile_actions.add(action=call(SEND_TO, name), weight=1, watch_port=name)
+    controller.insert(table_entry=message)
+    assert list(plane.members.values()) == [("In.send_to", (256,)), ("In.send_to", (12,))]
+    assert read(controller, p4r.TableEntry(table_id=BALANCED)) == [message]
+
+
+def test_replicas_leave_at_ports_with_names(controller: Controller, plane: FakePlane) -> None:
+    """A port's name has to be known from an entry, or a number: a group introduces none."""
+    engine = p4r.PacketReplicationEngineEntry()
+    engine.multicast_group_entry.multicast_group_id = 1
+    replica = engine.multicast_group_entry.replicas.add(port=b"4", instance=1)
+    replica.backup_replicas.add(port=b"Ethernet0", instance=1)
+    assert why(controller, "insert", packet_replication_engine_entry=engine).startswith(
+        'INVALID_ARGUMENT: multicast group 1, backup port is "Ethernet0", which no entry has given to a val'
+    )
+    controller.insert(table_entry=route(b"blue", does(SEND_TO, b"Ethernet0")))
+    controller.insert(packet_replication_engine_entry=engine)
+    assert plane.groups == {1: ((4, 1),)}
+    (answer,) = controller.read(p4r.Entity(packet_replication_engine_entry=engine))
+    assert answer.packet_replication_engine_entry == engine
+
+
+def test_ports_are_numbers_where_no_type_of_strings_is_of_ports(switch: Switch) -> None:
+    """Types are looked at by their name and the end of their URI."""
+    for name, uri, port_name, number in (
+        ("port_t", "p4.org/psa/v1/PortId_t", b"4", 4),
+        ("port_t", "p4.org/other", b"4", 0x34),
+    ):
+        config = translated()
+        config.p4_device_config += b" "
+        types = config.p4info.type_info.new_types
+        types["port_id_t"].translated_type.sdn_bitwidth = 9
+        types[name].translated_type.uri = uri
+        types[name].translated_type.sdn_string.SetInParent()
+        controller = switch.connect()
+        controller.become_primary(number)
+        controller.set_config(config=config)
+        engine = p4r.PacketReplicationEngineEntry()
+        engine.clone_session_entry.session_id = 1
+        engine.clone_session_entry.replicas.add(port=port_name)
+        controller.insert(packet_replication_engine_entry=engine)
+        assert switch.plane.sessions == {1: (((number, 0),), 0)}
+
+
+# Packets and digests
+
+
+def packet_out(egress: bytes, ingress: bytes) -> p4r.PacketOut:
+    """A packet-out without its padding, which `@padding` marks."""
+    return p4r.PacketOut(
+        payload=b"payload",
+        metadata=[
+            p4r.PacketMetadata(metadata_id=1, value=egress),
+            p4r.PacketMetadata(metadata_id=2, value=ingress),
+        ],
+    )
+
+
+def test_packet_out_has_the_data_planes_widths(controller: Controller, plane: FakePlane) -> None:
+    controller.insert(table_entry=route(b"blue", does(SEND_TO, b"Ethernet0")))
+    for egress, ingress, number in (
+        (b"Ethernet0", b"\0\0\0\1", 256 << 15 | 1 << 6),
+        (b"7", b"\1\2", 7 << 15 | 0x102 << 6),
+    ):
+        controller.send(packet=packet_out(egress, ingress))
+        assert plane.packets.get(timeout=10) == number.to_bytes(3, "big") + b"payload"
+
+
+@pytest.mark.parametrize(
+    ("egress", "ingress", "text"),
+    [
+        (
+            b"Ethernet0",
+            b"\1",
+            'packet-out, metadata field egress_port is "Ethernet0", which no entry has giv',
+        ),
+        (b"512", b"\1", 'packet-out, metadata field egress_port is "512", which no entry has given to a val'),
+        (
+            b"1",
+            b"\2\0",
+            "packet-out, metadata field ingress_port is 0x200, which does not fit within the 9 b",
+        ),
+    ],
+)
+def test_packet_out_with_values_that_nothing_has(
+    controller: Controller, plane: FakePlane, egress: bytes, ingress: bytes, text: str
+) -> None:
+    controller.send(packet=packet_out(egress, ingress))
+    error = controller.receive().error
+    assert (error.canonical_code, error.message[: len(text)]) == (rpc_code.INVALID_ARGUMENT, text)
+    assert plane.packets.empty()
+
+
+def test_packet_in_has_names(controller: Controller, plane: FakePlane) -> None:
+    """Of ports that an entry has named; others are their numbers."""
+    controller.insert(table_entry=route(b"blue", does(SEND_TO, b"Ethernet0")))
+    for name, number in ((b"Ethernet0", 256), (b"9", 9)):
+        plane.send_up((number << 15 | 300 << 6).to_bytes(3, "big") + b"payload")
+        packet = controller.receive().packet
+        assert {item.metadata_id: item.value for item in packet.metadata} == {
+            1: name,
+            2: b"\x01\x2c",
+            3: b"\0",
+        }
+        assert packet.payload == b"payload"
+
+
+def test_a_controller_header_that_is_not_found(switch: Switch) -> None:
+    """The widths of its fields are in the BMv2 JSON only, which has no names of controller headers."""
+    config = translated()
+    config.p4info.controller_packet_metadata[0].metadata[0].name = "other"
+    controller = switch.connect()
+    controller.become_primary()
+    refusal = controller.refused(controller.set_config, config=config)
+    assert str(refusal).startswith(
+        "INVALID_ARGUMENT: P4Info: packet_in has fields of translated types, and the BMv2 JSON has 0 layouts"
+    )
+
+
+def test_digests_have_names(controller: Controller, plane: FakePlane) -> None:
+    (digest,) = translated().p4info.digests
+    controller.insert(digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id))
+    plane.learn("seen_t", (7, 300, 1))
+    (sample,) = controller.receive().digest.data
+    assert [member.bitstring for member in sample.struct.members] == [b"blue", b"\x01\x2c", b"\1"]
+
+
+# Pipelines
+
+
+def test_reconciling_keeps_the_names(controller: Controller, plane: FakePlane) -> None:
+    """Also of strings whose entries are gone, which groups and packets may still have."""
+    controller.insert(table_entry=route(b"green", does(NOP)))
+    controller.delete(table_entry=route(b"green"))
+    messages = [route(b"red", does(SEND_TO, b"Ethernet0")), entry(PORTS, exact(1, b"\1"), action=does(NOP))]
+    for message in messages:
+        controller.insert(table_entry=message)
+    config = translated()
+    config.p4_device_config += b" "
+    controller.set_config("RECONCILE_AND_COMMIT", config)
+    assert written(plane, "In.routes") == [((Exact(513), Optional_(None)), (256,))]
+    assert read(controller, route(b"red")) == messages[:1]
+    controller.insert(table_entry=route(b"green", does(NOP)))
+    assert written(plane, "In.routes")[1] == ((Exact(512), Optional_(None)), ())
+
+
+def test_a_saved_pipeline_takes_strings(controller: Controller, plane: FakePlane) -> None:
+    controller.set_config("VERIFY_AND_SAVE", translated())
+    message = route(b"red", does(SEND_TO, b"Ethernet0"))
+    controller.insert(table_entry=message)
+    controller.set_config("COMMIT")
+    assert written(plane, "In.routes") == [((Exact(512), Optional_(None)), (256,))]
+    assert read(controller, route(b"red")) == [message]
+
+
+def test_a_batch_that_is_rolled_back(controller: Controller, plane: FakePlane) -> None:
+    """What is taken back has strings, too."""
+    before = route(b"red", does(SEND_TO, b"1"))
+    controller.insert(table_entry=before)
+    updates = [
+        p4r.Update(type=kind, entity=p4r.Entity(table_entry=message))
+        for kind, message in (
+            (p4r.Update.MODIFY, route(b"red", does(SEND_TO, b"Ethernet0"))),
+            (p4r.Update.DELETE, route(b"green")),
+        )
+    ]
+    refusal = controller.refused(controller.write, *updates, atomicity=p4r.WriteRequest.ROLLBACK_ON_ERROR)
+    assert refusal.codes == ["ABORTED", "NOT_FOUND"]
+    assert read(controller, p4r.TableEntry(table_id=ROUTES)) == [before]
+
+
+# Packets on the real data plane
+
+CPU_PORT = 255
+
+
+@pytest.fixture
+def real(connect: Callable[[str], Controller]) -> Iterator[tuple[DataPlane, Controller]]:
+    """A data plane without ports, but for the controller's, and its primary."""
+    plane = DataPlane(cpu_port=CPU_PORT)
+    server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
+    plane.start()
+    server.start()
+    controller = connect(server.address)
+    controller.become_primary()
+    controller.set_config(config=translated())
+    yield plane, controller
+    controller.close()
+    server.stop(grace_s=0)
+    plane.close()
+
+
+@pytest.mark.slow
+def test_packets_meet_translated_entries(real: tuple[DataPlane, Controller]) -> None:
+    plane, controller = real
+    controller.insert(table_entry=entry(PORTS, exact(1, b"\3"), action=does(SET_VRF, b"red")))
+    controller.insert(table_entry=entry(PORTS, exact(1, b"\4"), action=does(PAINT, b"", b"\x2a")))
+    controller.insert(table_entry=route(b"red", does(SEND_TO, b"9")))
+    controller.insert(
+        table_entry=entry(ROUTES, exact(1, b""), optional(2, b"4"), action=does(SEND, b"\5"), priority=1)
+    )
+    (digest,) = translated().p4info.digests
+    controller.insert(digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id))
+    frame = bytes([0x77, 0]) + bytes(58)
+    assert plane.process(3, frame) == [(9, frame)]
+    assert plane.process(4, frame) == [(5, bytes([0x77, 0x2A]) + bytes(58))]
+    (sample,) = controller.receive().digest.data
+    assert [member.bitstring for member in sample.struct.members] == [b"red", b"\3", b"\x77"]
+    (register,) = controller.read(
+        p4r.Entity(register_entry=p4r.RegisterEntry(register_id=LAST, index=p4r.Index(index=0)))
+    )
+    assert register.register_entry.data.bitstring == b"red"
+    (counter,) = controller.read(
+        p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=PER_PORT, index=p4r.Index(index=5)))
+    )
+    assert counter.counter_entry.data.packet_count == 1
+    controller.modify(
+        table_entry=p4r.TableEntry(
+            table_id=ROUTES, is_default_action=True, action=does(SEND_TO, b"%d" % CPU_PORT)
+        )
+    )
+    controller.send(packet=packet_out(b"0", b"\x11"))
+    packet = controller.receive().packet
+    assert [item.value for item in packet.metadata] == [b"17", b"\x11", b"\0"]
+    assert packet.payload[:2] == b"p\0"
