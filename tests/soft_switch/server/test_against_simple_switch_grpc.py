@@ -12,6 +12,8 @@ Where it does not follow the specification, this server does; these cases are le
     ports and instances that do not fit           accepted                  OUT_OF_RANGE, INVALID_ARGUMENT
     all cells of a meter at once, registers,      UNIMPLEMENTED             done
     value sets, direct resources of all tables
+    values of translated types                    bytes as they are         translated
+    reads of entries with a bit<0> argument       end it                    answered
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import grpc
 import pytest
 from finsy.proto import p4r
 
+from tests.soft_switch.server import translated
 from tests.soft_switch.server.features import (
     DIRECT_METER,
     DROP,
@@ -281,6 +284,56 @@ def test_the_answers_are_the_same(pair: tuple[Controller, Controller], requests:
     for number, request in enumerate(requests):
         expected = answer(bmv2, request)
         assert answer(ours, request) == expected, f"request {number}: {request}"
+
+
+def translated_table(kind: str, table_id: int, *match: p4r.FieldMatch, **fields: Any) -> p4r.Update:
+    return table(
+        kind, translated.entry(table_id, *match, **{"action": translated.does(translated.NOP), **fields})
+    )
+
+
+def paint(kind: str, nothing: bytes) -> p4r.Update:
+    action = translated.does(translated.PAINT, nothing, b"\7")
+    return translated_table(kind, translated.PORTS, translated.exact(1, b"\1"), action=action)
+
+
+def default_route(action: p4r.TableAction | None = None) -> p4r.TableEntry:
+    return default(translated.ROUTES, action=action)
+
+
+TRANSLATED: list[Request] = [
+    translated_table("INSERT", translated.PORTS, translated.exact(1, b"\1\x2c")),
+    translated_table("INSERT", translated.PORTS, translated.exact(1, b"\0\1\x2c")),
+    translated_table("INSERT", translated.PORTS, translated.exact(1, b"\1\0\0")),
+    read(table_entry=translated.entry(translated.PORTS, translated.exact(1, b"\1\x2c"))),
+    translated_table("INSERT", translated.MASKS, translated.ternary(1, b"\1", b"\xff\xff"), priority=1),
+    translated_table("INSERT", translated.MASKS, translated.ternary(1, b"\1", b"\x0f"), priority=1),
+    translated_table("INSERT", translated.MASKS, translated.between(2, b"\1", b"\1\xfe"), priority=1),
+    read(table_entry=p4r.TableEntry(table_id=translated.MASKS)),
+    paint("INSERT", b"\1"),
+    paint("INSERT", b""),
+    paint("INSERT", b"\0"),
+    paint("MODIFY", b"\0"),
+    paint("DELETE", b"\0"),
+    read(table_entry=p4r.TableEntry(table_id=translated.PORTS)),
+    table("MODIFY", default_route(translated.does(translated.SEND, b"\0\7"))),
+    table("MODIFY", default_route(translated.does(translated.SEND, b"\1\0\0"))),
+    read(table_entry=default_route()),
+]
+
+
+def test_the_answers_about_translated_types_are_the_same(
+    switch: Switch, bmv2_address: str, connect: Callable[[str], Controller]
+) -> None:
+    """Where simple_switch_grpc can have such entries: numbers that fill as many bytes on both sides."""
+    bmv2, ours = connect(bmv2_address), switch.connect()
+    for controller in (bmv2, ours):
+        controller.become_primary(int(time.time()))
+        controller.set_config(config=translated.in_sixteen_bits())
+    for number, request in enumerate(TRANSLATED):
+        expected = answer(bmv2, request)
+        assert answer(ours, request) == expected, f"request {number}: {request}"
+    bmv2.close()
 
 
 @pytest.mark.parametrize("controller_leaves", ["by half-closing", "by vanishing"])

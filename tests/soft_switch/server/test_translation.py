@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from finsy.proto import p4d, p4r, rpc_code
+from google.protobuf import text_format
 
 from soft_switch.dataplane import DataPlane
 from soft_switch.description import Exact, Lpm, Optional_, Range, Ternary
 from soft_switch.server import P4RuntimeServer
+from tests.conformance.bmv2 import BMV2, running_bmv2
+from tests.conformance.ways import served
 from tests.soft_switch.server.features import why
 from tests.soft_switch.server.translated import (
     BALANCE,
@@ -36,6 +40,7 @@ from tests.soft_switch.server.translated import (
     does,
     entry,
     exact,
+    in_sixteen_bits,
     optional,
     prefix,
     route,
@@ -591,3 +596,25 @@ def test_packets_meet_translated_entries(real: tuple[DataPlane, Controller]) -> 
     packet = controller.receive().packet
     assert [item.value for item in packet.metadata] == [b"17", b"\x11", b"\0"]
     assert packet.payload[:2] == b"p\0"
+
+
+@pytest.mark.slow
+@pytest.mark.bmv2
+@pytest.mark.skipif(BMV2 is None, reason="simple_switch_grpc is not on the PATH")
+def test_packets_meet_the_same_entries_as_in_bmv2() -> None:
+    """Numbers whose bytes BMv2 takes as they are, and an argument of no bits."""
+    config = in_sixteen_bits()
+    frames = [
+        (number, bytes([kind]) + bytes(59)) for number in (1, 3, 44, 256, 300, 301) for kind in range(2)
+    ]
+    with running_bmv2() as theirs, DataPlane() as plane, served(plane) as ours:
+        for controller in (ours, theirs.controller):
+            controller.push(config.p4_device_config, text_format.MessageToString(config.p4info))
+            insert = partial(controller.insert, action="In.paint")
+            insert("In.ports", [Exact(300)], priority=0, params=[0, 1])
+            insert("In.masks", [Ternary(44, 0xFF), Range(0, 0xFFFF)], priority=2, params=[0, 2])
+            insert("In.masks", [Ternary(0, 0), Range(2, 5)], priority=1, params=[0, 3])
+        outputs = [plane.process(port, data) for port, data in frames]
+        assert theirs.process(frames) == outputs
+    colors = {port: data[1] for (port, _), ((_, data),) in zip(frames, outputs, strict=True)}
+    assert colors == {1: 0, 3: 3, 44: 2, 256: 0, 300: 2, 301: 0}

@@ -22,6 +22,24 @@ def translated() -> p4r.ForwardingPipelineConfig:
     )
 
 
+def in_sixteen_bits() -> p4r.ForwardingPipelineConfig:
+    """The program with numbers of 16 bits, which take as many bytes as the data plane's 9.
+
+    simple_switch_grpc takes the bytes of such numbers as they are. It refuses the program's digest, and has
+    no entries where a key or argument is a string.
+    """
+    config = translated()
+    config.p4info.ClearField("digests")
+    config.p4info.type_info.new_types["port_t"].translated_type.sdn_bitwidth = 16
+    for table in config.p4info.tables:
+        for field in table.match_fields:
+            field.bitwidth = 16 if field.bitwidth == 32 else field.bitwidth
+    for action in config.p4info.actions:
+        for param in action.params:
+            param.bitwidth = 16 if param.bitwidth == 32 else param.bitwidth
+    return config
+
+
 def call(action_id: int, *values: bytes) -> p4r.Action:
     """An action with the values of its parameters, as bytes."""
     params = [p4r.Action.Param(param_id=number, value=value) for number, value in enumerate(values, 1)]
