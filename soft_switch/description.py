@@ -65,15 +65,15 @@ Target = Union[Member, Group]  # noqa: UP007  (evaluated at run time, as above)
 
 
 class Translation(Protocol):
-    """A type whose values controllers see as numbers of another width or as strings (`server.sdn_types`)."""
+    """A type whose values controllers see as numbers of another width or as strings (`server.sdn_types`).
 
-    @property
-    def name(self) -> str:
-        """The name of the type."""
+    `sdn_width` is that of the numbers that controllers see, 0 for strings, and `width` that in the data
+    plane, None before it is known.
+    """
 
-    @property
-    def sdn_width(self) -> int:
-        """The width of the numbers that controllers see, 0 for strings."""
+    name: str
+    sdn_width: int
+    width: int | None
 
     def fit(self, width: int) -> None:
         """Accept a width that the type has in the data plane."""

@@ -66,14 +66,14 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
     for digest in schema.digests.values():
         _check_digest(digest, program)
     port_width = _port_width(bmv2)
-    _fit(schema.port_type, port_width)
+    if schema.port_type is not None and schema.port_type.width is None:
+        schema.port_type.fit(port_width)
+    registers = {number: _add_to_register(register, program) for number, register in schema.registers.items()}
     return replace(
         schema,
         tables=tables,
         actions=actions,
-        registers={
-            number: _add_to_register(register, program) for number, register in schema.registers.items()
-        },
+        registers=registers,
         value_sets={
             number: replace(values, fields=_fit_fields(values.fields, program.value_sets[values.name].fields))
             for number, values in schema.value_sets.items()
@@ -131,7 +131,9 @@ def _fit_fields(fields: Sequence[KeyField], known: Sequence[KeyField]) -> tuple[
 def _fit_header(fields: tuple[Param, ...], bmv2: Bmv2Program, name: str) -> tuple[Param, ...]:
     """A controller header with the widths of its translated fields.
 
-    The BMv2 JSON does not tell which header is the controller's: it is the one with these fields.
+    The BMv2 JSON does not tell which header is the controller's: it is the one with these fields. Where no
+    header has them, the program emits none, and packet-ins are all payload; the widths of packet-outs are
+    those that the types have in keys and arguments.
     """
     if all(field.sdn is None for field in fields):
         return fields
@@ -144,16 +146,21 @@ def _fit_header(fields: tuple[Param, ...], bmv2: Bmv2Program, name: str) -> tupl
         )
         if alike and not instance.metadata:
             layouts.add(tuple(other.width for other in others))
-    if len(layouts) != 1:
-        raise invalid(
-            f"P4Info: {name} has fields of translated types, and the BMv2 JSON has {len(layouts)} layouts of "
-            f"headers with the fields {', '.join(field.name for field in fields)}: their widths have to be "
-            "known, so give the header fields that no other has"
-        )
-    (widths,) = layouts
-    return tuple(
-        replace(field, width=_fit(field.sdn, width)) for field, width in zip(fields, widths, strict=True)
-    )
+    if len(layouts) == 1:
+        (widths,) = layouts
+        pairs = zip(fields, widths, strict=True)
+        return tuple(replace(field, width=_fit(field.sdn, width)) for field, width in pairs)
+    LOG.warning("the BMv2 JSON has %d layouts of a header with the fields of %s", len(layouts), name)
+    if not layouts and name == "packet_in":
+        return tuple(replace(field, width=0) for field in fields)
+    return tuple(replace(field, width=field.width or _known_width(field.sdn)) for field in fields)
+
+
+def _known_width(sdn: Translation | None) -> int:
+    """The width of a translated type elsewhere, or else the controller's, as simple_switch_grpc takes it."""
+    if sdn is None:
+        return 0
+    return sdn.sdn_width if sdn.width is None else sdn.width
 
 
 def _check_digest(digest: Digest, program: Program) -> None:

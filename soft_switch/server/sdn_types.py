@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 from finsy.proto import p4t
@@ -134,16 +134,18 @@ def _in_order_of_choice(width: int) -> Iterator[int]:
     yield from range(half - 1, -1, -1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SdnBits:
-    """A type whose values are numbers of `sdn_width` bits for controllers."""
+    """A type whose values are numbers of `sdn_width` bits for controllers, and of `width` bits in packets."""
 
     name: str
     uri: str
     sdn_width: int
+    width: int | None = None
 
     def fit(self, width: int) -> None:
         """Accept the data plane's width."""
+        self.width = width
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
         """The number that a controller means, for `width` bits of the data plane."""
@@ -160,17 +162,19 @@ class SdnBits:
         return encode(number)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SdnString:
-    """A type whose values are strings for controllers."""
+    """A type whose values are strings for controllers, and numbers of `width` bits in packets."""
 
     name: str
     uri: str
-    names: Names = field(compare=False)
+    names: Names
     sdn_width: int = 0
+    width: int | None = None
 
     def fit(self, width: int) -> None:
         """Accept the data plane's width."""
+        self.width = width
         self.names.fit(width, f"P4Info: type {self.name}")
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
