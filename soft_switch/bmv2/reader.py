@@ -118,9 +118,10 @@ class _Reader:
                 width = 8 * int(item["max_length"]) - fixed
                 if width % 8:
                     raise ProgramError(f"varbit field {item['name']}.{name} has {width} bits at most")
-            if not 0 < int(width) <= MAX_WIDTH:
-                raise ProgramError(f"field {item['name']}.{name} is {width} bits wide")
             signed = len(field) > 2 and bool(field[2])
+            least = 1 if varbit or signed else 0  # bit<0> is the one type that holds nothing
+            if not least <= int(width) <= MAX_WIDTH:
+                raise ProgramError(f"field {item['name']}.{name} is {width} bits wide")
             fields.append(bmv2.FieldType(name, int(width), signed, varbit, len(field) > 3 and bool(field[3])))
         if sum(field.varbit for field in fields) > 1:
             raise ProgramError(f"header type {item['name']} has more than one varbit field")

@@ -25,6 +25,8 @@ def write_bytes(out: Code, base: str, items: Sequence[Bits]) -> int:
     """Write items one after the other; the bytes that they take, for their widths sum to whole ones."""
     offset, group = 0, list[Bits]()
     for item in items:
+        if item.width == 0:
+            continue
         group.append(item)
         size = sum(member.width for member in group)
         if size % 8 == 0:

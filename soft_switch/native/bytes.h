@@ -74,7 +74,9 @@ P4_INLINE uint64_t load_bits(const uint8_t* p) {
     static_assert(OFFSET < 8 && WIDTH <= 64);
     constexpr int bytes = (OFFSET + WIDTH + 7) / 8, after = 8 * bytes - OFFSET - WIDTH;
     constexpr uint64_t mask = WIDTH == 64 ? ~uint64_t(0) : (uint64_t(1) << (WIDTH % 64)) - 1;
-    if constexpr (bytes <= 8)
+    if constexpr (WIDTH == 0)
+        return 0;  // and p may be the end of the packet
+    else if constexpr (bytes <= 8)
         return load_be<bytes>(p) >> after & mask;
     else
         return (load_be<8>(p) << (8 - after) | uint64_t(p[8]) >> after) & mask;

@@ -73,7 +73,9 @@ class Names:
 
     def adopt(self, other: Names) -> None:
         """Take over the strings of another pipeline, where their numbers are free and fit."""
-        for name, number in other._numbers.items():
+        with other._lock:  # packets may still bring it names
+            items = list(other._numbers.items())
+        for name, number in items:
             fits = self._width is not None and not number >> self._width
             if fits and name not in self._numbers and number not in self._names:
                 self._set(name, number)

@@ -9,7 +9,7 @@ from soft_switch.compiler import compile_program
 from soft_switch.dataplane import DataPlane
 from soft_switch.errors import UnsupportedConstruct
 from tests.soft_switch.bits import pack
-from tests.soft_switch.bmv2_json import assign, call, field, operation, program
+from tests.soft_switch.bmv2_json import assign, call, const, field, operation, program
 from tests.soft_switch.conftest import PlaneFactory
 
 # Frame, and what simple_switch sends for it (programs/headers.p4): a report of 8 bytes (error, flags, sum,
@@ -130,3 +130,23 @@ def test_unknown_parts_of_unions() -> None:
     )
     with pytest.raises(UnsupportedConstruct, match="stack of header unions u"):
         compile_program(read_program(text))
+
+
+@pytest.mark.parametrize("size", [8, 80])
+def test_fields_of_no_bits_hold_nothing(size: int) -> None:
+    """bit<0>, also behind the last byte of a packet: it is 0 whatever it is assigned, and takes no room."""
+    none, m, value = field("h", "none"), field("m", "none"), field("h", "value")
+    text = program(
+        header={"none": 0, "op": 8, "value": size, "last": 0},
+        metadata={"none": 0, "x": 8},
+        actions=[
+            [assign(none, const(5)), assign(m, none), assign(field("h", "last"), operation("+", m, value))],
+            [assign(value, operation("+", value, operation("+", m, field("h", "last"))))],
+            [assign(field("standard_metadata", "egress_spec"), const(2))],
+        ],
+    )
+    frame = bytes([1, *range(3, 3 + size // 8)])
+    with DataPlane() as plane:
+        plane.load(text)
+        assert plane.process(1, frame) == [(2, frame)]
+        assert plane.process(1, frame[:-1]) == [(2, frame[:-1])]  # too short for the header
