@@ -79,13 +79,13 @@ class Translation(Protocol):
         """Accept a width that the type has in the data plane."""
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
-        """The data plane's number, of `width` bits, for a controller's value.
+        """Give the data plane's number, of `width` bits, for a controller's value.
 
         A string without a number gets one if it may be `new`; `what` names the value in errors.
         """
 
     def encode(self, number: int) -> bytes:
-        """The controller's value for a number."""
+        """Give the controller's value for a number."""
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def invalid(message: str) -> P4RuntimeError:
 
 
 def malformed(error: P4RuntimeError, what: str) -> P4RuntimeError:
-    """The error of a value inside an entry, named: where it does not fit, that is INVALID_ARGUMENT."""
+    """Name the value that an error inside an entry is about; one that does not fit is INVALID_ARGUMENT."""
     code = grpc.StatusCode.INVALID_ARGUMENT if error.code == grpc.StatusCode.OUT_OF_RANGE else error.code
     return P4RuntimeError(code, f"{what}{error.message}")
 

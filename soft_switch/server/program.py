@@ -86,7 +86,7 @@ def add_program(schema: Schema, device_config: bytes) -> Schema:
 
 
 def _add_widths(schema: Schema, program: Program) -> dict[int, ActionInfo]:
-    """The actions with the widths of parameters that P4Info leaves out."""
+    """Give actions the widths of parameters that P4Info leaves out."""
     known = {action.name: action for action in program.actions}
     actions = dict(schema.actions)
     for number, action in actions.items():
@@ -112,14 +112,14 @@ def _add_widths(schema: Schema, program: Program) -> dict[int, ActionInfo]:
 
 
 def _fit(sdn: Translation | None, width: int) -> int:
-    """A width in the data plane, of which a translated type is told."""
+    """Tell a translated type its width in the data plane, and return that."""
     if sdn is not None:
         sdn.fit(width)
     return width
 
 
 def _fit_fields(fields: Sequence[KeyField], known: Sequence[KeyField]) -> tuple[KeyField, ...]:
-    """The fields with the widths of the BMv2 JSON where P4Info has none."""
+    """Give fields the widths of the BMv2 JSON where P4Info has none."""
     if len(fields) != len(known):
         return tuple(fields)
     return tuple(
@@ -129,7 +129,7 @@ def _fit_fields(fields: Sequence[KeyField], known: Sequence[KeyField]) -> tuple[
 
 
 def _fit_header(fields: tuple[Param, ...], bmv2: Bmv2Program, name: str) -> tuple[Param, ...]:
-    """A controller header with the widths of its translated fields.
+    """Give the translated fields of a controller header their widths.
 
     The BMv2 JSON does not tell which header is the controller's: it is the one with these fields. Where no
     header has them, the program emits none, and packet-ins are all payload; the widths of packet-outs are
@@ -157,7 +157,7 @@ def _fit_header(fields: tuple[Param, ...], bmv2: Bmv2Program, name: str) -> tupl
 
 
 def _known_width(sdn: Translation | None) -> int:
-    """The width of a translated type elsewhere, or else the controller's, as simple_switch_grpc takes it."""
+    """Take a translated type's width from elsewhere, or else the controller's, as simple_switch_grpc does."""
     if sdn is None:
         return 0
     return sdn.sdn_width if sdn.width is None else sdn.width
@@ -178,7 +178,7 @@ def _check_digest(digest: Digest, program: Program) -> None:
 
 
 def _add_to_register(register: Register, program: Program) -> Register:
-    """A register, with the width of elements whose type is translated."""
+    """Give a register the width of elements whose type is translated."""
     kind = register.type
     if not isinstance(kind, Scalar) or kind.sdn is None:
         return register

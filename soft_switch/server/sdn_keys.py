@@ -20,7 +20,7 @@ from soft_switch.server.errors import invalid
 
 
 def parse_translated(field: KeyField, sdn: Translation, message: p4r.FieldMatch, *, new: bool) -> Match:
-    """The match of a field whose kind is that of the message; strings get numbers if they may be `new`."""
+    """Read the match of a field, whose kind the message has; strings get numbers if they may be `new`."""
     width = field.width
     if field.kind == "exact":
         return Exact(sdn.decode(message.exact.value, width, "", new=new))
@@ -44,7 +44,7 @@ def parse_translated(field: KeyField, sdn: Translation, message: p4r.FieldMatch,
 
 
 def format_translated(field: KeyField, sdn: Translation, match: Match) -> p4r.FieldMatch | None:
-    """The canonical message of a match, None for don't care."""
+    """Make the canonical message of a match, None for don't care."""
     message = p4r.FieldMatch(field_id=field.id)
     beyond = sdn.sdn_width - field.width if sdn.sdn_width else 0
     if isinstance(match, Exact):
@@ -72,7 +72,7 @@ def format_translated(field: KeyField, sdn: Translation, match: Match) -> p4r.Fi
 
 
 def _parse_length(sdn: Translation, width: int, value: int, length: int) -> int:
-    """The prefix length in the data plane's bits."""
+    """Read a prefix length, as one of the data plane's bits."""
     if not sdn.sdn_width:
         if length != width:
             raise invalid(f": {sdn.name} is a string, which has no prefixes: give a prefix length of {width}")
@@ -90,7 +90,7 @@ def _parse_length(sdn: Translation, width: int, value: int, length: int) -> int:
 
 
 def _parse_mask(sdn: Translation, width: int, value: int, data: bytes) -> int:
-    """The mask in the data plane's bits."""
+    """Read a mask, as one of the data plane's bits."""
     mask = decode(data, sdn.sdn_width or width, ", mask")
     full = (1 << width) - 1
     if not sdn.sdn_width:
@@ -111,7 +111,7 @@ def _parse_mask(sdn: Translation, width: int, value: int, data: bytes) -> int:
 
 
 def _resize(mask: int, width: int, to: int) -> int:
-    """A mask with other bits in front, which repeat the highest bit."""
+    """Cut a mask, or put bits in front that repeat its highest one."""
     if to <= width:
         return mask & ((1 << to) - 1)
     return mask | ((1 << to) - (1 << width) if mask >> (width - 1) & 1 else 0)

@@ -81,7 +81,7 @@ class Names:
                 self._set(name, number)
 
     def number(self, name: bytes, *, new: bool) -> int | None:
-        """The number of a string; one that has none gets one if it may be `new`."""
+        """Look up the number of a string; one that has none gets one if it may be `new`."""
         found = self._numbers.get(name)
         if found is not None:
             return found
@@ -97,7 +97,7 @@ class Names:
             return number
 
     def name(self, number: int) -> bytes:
-        """The string of a number; one that has none gets its decimal one."""
+        """Look up the string of a number; one that has none gets its decimal one."""
         found = self._names.get(number)
         if found is not None:
             return found
@@ -112,7 +112,7 @@ class Names:
             return name
 
     def _decimal(self, name: bytes) -> int | None:
-        """The number that a string writes out, if no other string has it."""
+        """Read the number that a string writes out, if no other string has it."""
         if self._width is None or len(name) > _MAX_DIGITS or not _DECIMAL.fullmatch(name):
             return None
         number = int(name)
@@ -130,7 +130,7 @@ class Names:
 
 
 def _in_order_of_choice(width: int) -> Iterator[int]:
-    """All numbers of `width` bits: the upper half, then the lower one from its end, so 0 is the last."""
+    """Count all numbers of `width` bits: the upper half, then the lower one from its end, so 0 comes last."""
     half = 1 << width >> 1
     yield from range(half, 1 << width)
     yield from range(half - 1, -1, -1)
@@ -150,7 +150,7 @@ class SdnBits:
         self.width = width
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
-        """The number that a controller means, for `width` bits of the data plane."""
+        """Read the number that a controller means, for `width` bits of the data plane."""
         number = decode(data, self.sdn_width, what)
         if number >> width:
             raise out_of_range(
@@ -160,7 +160,7 @@ class SdnBits:
         return number
 
     def encode(self, number: int) -> bytes:
-        """The canonical byte string of a number."""
+        """Make the canonical byte string of a number."""
         return encode(number)
 
 
@@ -180,7 +180,7 @@ class SdnString:
         self.names.fit(width, f"P4Info: type {self.name}")
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
-        """The number of a string; UnknownName where it has none and must not be `new`."""
+        """Look up the number of a string; UnknownName where it has none and must not be `new`."""
         number = self.names.number(data, new=new)
         if number is None:
             raise UnknownName(
@@ -190,7 +190,7 @@ class SdnString:
         return number
 
     def encode(self, number: int) -> bytes:
-        """The string of a number."""
+        """Look up the string of a number."""
         return self.names.name(number)
 
 
@@ -199,7 +199,7 @@ SdnTypes = Mapping[str, SdnType]  # by name
 
 
 def parse_sdn_types(types: p4t.P4TypeInfo) -> dict[str, SdnType]:
-    """The translated types of a P4Info, by name; INVALID_ARGUMENT says which is wrong."""
+    """Read the translated types of a P4Info, by name; INVALID_ARGUMENT says which is wrong."""
     found: dict[str, SdnType] = {}
     shared: dict[str, Names] = {}
     for name, spec in sorted(types.new_types.items()):
@@ -219,7 +219,7 @@ def parse_sdn_types(types: p4t.P4TypeInfo) -> dict[str, SdnType]:
 
 
 def port_type(types: SdnTypes) -> SdnString | None:
-    """The type of the strings that ports of replicas and watch ports are, None where these are numbers.
+    """Find the type of the strings that ports of replicas and watch ports are, None where these are numbers.
 
     P4Info does not say which it is: it has the name that PSA has for it, PortId_t or port_id_t, or it has
     that at the end of its URI.
@@ -232,7 +232,7 @@ def port_type(types: SdnTypes) -> SdnString | None:
 
 
 def decode_port(kind: SdnString, data: bytes, width: int, what: str) -> int:
-    """The port that a string names; INVALID_ARGUMENT where no entry has named it and it is no number."""
+    """Look up the port that a string names; INVALID_ARGUMENT where it is not known."""
     try:
         return kind.decode(data, width, what, new=False)
     except UnknownName as error:
@@ -248,7 +248,7 @@ def adopt_names(types: SdnTypes, before: SdnTypes) -> None:
 
 
 def _mappings(annotations: Iterable[str], name: str) -> dict[bytes, int]:
-    """The strings that the program maps itself, from the text of the annotation."""
+    """Read the strings that the program maps itself, from the text of the annotation."""
     found: dict[bytes, int] = {}
     for annotation in annotations:
         if not annotation.startswith(_MAPPINGS):
