@@ -136,6 +136,139 @@ def test_an_iteration_that_was_cut_off_is_not_taken() -> None:
     assert _read(*_iteration(1000), *cut).layers == _read(*_iteration(1000)).layers
 
 
+def _step(at: float, name: str = "Optimizer.step#SGD.step", duration: float = 10) -> dict[str, Any]:
+    return event(name, at, duration, category="user_annotation")
+
+
+def _backward_pass(
+    at: float, number: int, *shapes: list[int], added: bool | None = None
+) -> list[dict[str, Any]]:
+    """10 us forward; 10 us for each gradient, the last half of which it is handed over in."""
+    events = [event("aten::linear", at, 10, Sequence_number=number + turn) for turn in range(len(shapes))][:1]
+    for turn, shape in enumerate(shapes):
+        start = at + 10 + 10 * turn
+        events += backward("AddmmBackward0", start, 5, number if turn == 0 else number - turn)
+        events += gradient(start + 5, 5, shape)
+        if added is not None:
+            name = "aten::add_" if added else "aten::detach"
+            events.append(event(name, start + 7, 1, thread=2))
+    return events
+
+
+def test_accumulated_gradients_count_once_when_the_last_pass_has_them() -> None:
+    events = [
+        *_backward_pass(0, 9, [4], [5]), *_backward_pass(100, 19, [4], [5]), _step(150),
+        *_backward_pass(200, 29, [4], [5]), *_backward_pass(300, 39, [4], [5]), _step(350),
+    ]  # fmt: skip
+    workload = _read(*events)
+    assert [layer.numel for layer in workload.layers] == [5, 4]
+    # From 200 to 300 there are a forward pass of 10 us, and a backward pass with what follows it.
+    assert workload.forward_ns == 20_000
+    assert [layer.backward_ns for layer in workload.layers] == [10_000, 90_000 + 10_000]
+    assert "2 backward passes" in workload.source
+    assert "bounded by Optimizer.step" in workload.source
+
+
+def test_labels_of_the_profiler_bound_an_iteration_unless_the_optimizer_says_otherwise() -> None:
+    passes = [_backward_pass(100 * turn, 10 * turn + 9, [4], [5]) for turn in range(4)]
+    labels = [_step(100 * turn, f"ProfilerStep#{turn}", 90) for turn in range(4)]
+    events = [entry for each in passes for entry in each]
+    whole = _read(*events, *labels)
+    assert "bounded by ProfilerStep#" in whole.source
+    assert whole.forward_ns + whole.backward_ns == 30_000
+    accumulated = _read(*events, *labels, _step(140), _step(340))
+    assert "bounded by Optimizer.step; as not every ProfilerStep# has one" in accumulated.source
+    assert accumulated.forward_ns + accumulated.backward_ns == 130_000
+    cut = _read(*events, *labels, _step(40), _step(140), _step(240))
+    assert "bounded by ProfilerStep#" in cut.source
+    assert cut.layers == whole.layers
+
+
+def _gan(at: float, number: int) -> list[dict[str, Any]]:
+    """The second pass leaves gradients of the first one's parameter, too."""
+    return [
+        *_backward_pass(at, number + 9, [4]), _step(at + 50),
+        *_backward_pass(at + 100, number + 19, [4], [5]), _step(at + 150),
+    ]  # fmt: skip
+
+
+def test_optimizers_in_turn_make_one_iteration() -> None:
+    workload = _read(*_gan(0, 0), *_gan(1000, 100))
+    assert [layer.numel for layer in workload.layers] == [5, 4]
+    assert (
+        "2 times Optimizer.step with different gradients are an iteration, as they repeat" in workload.source
+    )
+    # A forward pass and a backward pass, a gap of 70 us without the step's 10, and the second one's.
+    assert workload.forward_ns == 20_000
+    assert workload.backward_ns == 10_000 + 70_000 + 20_000
+    labels = [_step(0, "ProfilerStep#0", 900), _step(1000, "ProfilerStep#1", 900)]
+    assert _read(*_gan(0, 0), *_gan(1000, 100), *labels).layers == workload.layers
+    with pytest.raises(
+        WorkloadError, match=r"2 times Optimizer.step with different gradients, .* profile.step"
+    ):
+        _read(*_gan(0, 0))
+
+
+def test_a_pass_that_leaves_no_gradient_belongs_to_the_forward_pass() -> None:
+    events = [
+        event("aten::linear", 0, 10, Sequence_number=1),
+        *backward("AddmmBackward0", 10, 20, 1),
+        event(f"autograd::engine::evaluate_function: {ACCUMULATE}", 30, 1, thread=2),  # it is captured
+        event("aten::norm", 40, 10, Sequence_number=2),
+        *backward("NormBackward0", 50, 5, 2),
+        *backward("AddmmBackward0", 55, 5, 1),
+        *gradient(60, 10, [4]),
+    ]
+    workload = _read(*events)
+    assert [(layer.name, layer.forward_ns, layer.backward_ns) for layer in workload.layers] == [
+        ("0 linear 4", 50_000, 20_000)
+    ]
+
+
+def test_functions_that_run_inside_others_hand_over_gradients_too() -> None:
+    events = [
+        event("aten::linear", 0, 10, Sequence_number=1),
+        event("CheckpointFunction", 10, 10, Sequence_number=2),
+        *backward("CheckpointFunctionBackward", 20, 60, 2),
+        event("aten::detach", 22, 1, thread=2, Input_Dims=[[3, 5]], Input_type=["float"]),
+        # Each thread counts for itself; functions name it by a number of PyTorch's.
+        event("aten::mm", 25, 5, thread=2, Sequence_number=1),
+        {**(inner := backward("MmBackward0", 30, 10, 1)[0]), "args": {**inner["args"], "Fwd thread id": 2}},
+        *gradient(40, 10, [5, 4]),
+        *gradient(50, 5, [3, 5]),  # of its input, which is no parameter
+        *gradient(60, 10, [5, 4]),
+        *backward("AddmmBackward0", 80, 10, 1),
+        *gradient(90, 10, [4]),
+    ]
+    for entry in events:
+        if entry["name"] == ACCUMULATE:
+            entry["args"]["Input type"] = ["float"]
+    workload = _read(*events)
+    assert [layer.name for layer in workload.layers] == ["0 linear 4", "1 mm 5x4", "2 mm 5x4"]
+    assert [layer.backward_ns for layer in workload.layers] == [30_000, 20_000, 30_000]
+    assert [layer.forward_ns for layer in workload.layers] == [10_000, 0, 10_000]
+
+
+def test_gradients_that_may_be_others_are_told() -> None:
+    zero = _step(70, "Optimizer.zero_grad#SGD.zero_grad")
+    passes = [*_backward_pass(0, 9, [4], added=False), *_backward_pass(100, 19, [4], added=False)]
+    label = _step(0, "ProfilerStep#0", 900)
+    cleared = _read(*passes, zero, label)
+    assert [layer.numel for layer in cleared.layers] == [4]
+    assert "1 gradients of later passes are taken as those of earlier parameters" in cleared.source
+    twins = _read(*passes, label)
+    assert [layer.numel for layer in twins.layers] == [4, 4]
+    assert "later passes are taken" not in twins.source
+
+
+def test_a_step_with_a_closure_has_forward_and_backward_passes_inside() -> None:
+    events = [*_backward_pass(10, 9, [4], [5]), event("aten::add_", 60, 20, Sequence_number=99)]
+    workload = _read(*events, _step(0, duration=100))
+    assert workload.forward_ns == 10_000
+    assert workload.backward_ns == 20_000
+    assert "bounded by Optimizer.step" in workload.source
+
+
 def test_on_a_gpu_the_kernels_time_counts() -> None:
     def launched(at: float, duration: float, name: str = "gemm") -> list[dict[str, Any]]:
         correlation = int(at)
@@ -185,10 +318,6 @@ def test_a_list_of_events_is_a_trace_too() -> None:
         ('[{"ph": "X", "ts": 1, "dur": 1e999}]', "event 0 is no trace event"),
         ("[" * 100_000, "made.json is no JSON"),
         (json.dumps(_iteration(0)[:6]), "no gradient was computed"),
-        (
-            json.dumps([e for e in _iteration(0) if not e["name"].endswith("function: " + ACCUMULATE)]),
-            "does not tell when gradients were ready",
-        ),
         (json.dumps(gradient(0, 4, None)), "recorded without shapes"),
         (json.dumps(gradient(0, 4, [4]) + gradient(8, 4, [0])), r"'Input Dims' \[\[0\]\], which is no shape"),
     ],
