@@ -236,6 +236,7 @@ class _Matching:
         """Tell whether a parameter's gradient may be handed over here again."""
         return (
             not self._evidence.records_additions
+            or earlier.shape is None
             or _added(self._trace, function)
             or self._evidence.cleared(earlier.ready, function.start)
         )

@@ -23,7 +23,7 @@ from __future__ import annotations
 import bisect
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -74,14 +74,17 @@ def from_document(document: Any, *, name: str, where: str, dtype: str | None = N
     trace = Trace(events_of(document, where=where))
     handed_over = _handed_over(trace, where=where)
     iteration = last_iteration(trace, where=where)
+    operators = _operators(trace, iteration)
+    _refuse_undefined(iteration, operators, where=where)
     clock = _Clock(trace)
-    layers = _layers(trace, iteration, clock)
+    layers = _layers(trace, iteration, operators, clock)
     recorded = _types(handed_over)
     played = type_of_trace(recorded, dtype, where=where)
     notes = [
         f"torch.profiler trace {where}, an iteration of {len(layers)} gradients, timed on the "
         f"{'GPU' if clock.has_kernels else 'processor'}",
         *iteration.notes,
+        *_scalars(trace, iteration),
         *([] if recorded else [f"gradients are taken as {played}"]),
     ]
     return Workload(name, "; ".join(notes), tuple(layers), played)
@@ -100,14 +103,34 @@ def _handed_over(trace: Trace, *, where: str) -> list[Event]:
     return handed_over
 
 
-def _layers(trace: Trace, iteration: Iteration, clock: _Clock) -> list[Layer]:
+def _refuse_undefined(iteration: Iteration, operators: Sequence[str], *, where: str) -> None:
+    """Raise WorkloadError for a gradient of which nothing tells the size."""
+    for gradient, operator in zip(iteration.gradients, operators, strict=True):
+        if gradient.shape is None:
+            at = gradient.handed_over[-1].start
+            raise WorkloadError(
+                f"{where}: the gradient that {operator!r} hands over at {at} us is undefined (Input Dims "
+                "[[]], Input type ''), so that its size is not recorded, nor do Optimizer.step's operators "
+                "tell it: have that function return zeros in place of None, or set requires_grad = False where a "
+                "parameter takes no part, and record again"
+            )
+
+
+def _scalars(trace: Trace, iteration: Iteration) -> list[str]:
+    """Say where a scalar may be an undefined gradient, as types were not recorded."""
+    scalars = (gradient.handed_over[-1] for gradient in iteration.gradients if gradient.shape == ())
+    handed_over = (trace.handed_over(function) for function in scalars)
+    if any(event is not None and "Input type" not in event.args for event in handed_over):
+        return ["gradients without dimensions are taken as scalars, as their types are not recorded"]
+    return []
+
+
+def _layers(trace: Trace, iteration: Iteration, operators: Sequence[str], clock: _Clock) -> list[Layer]:
     """Make layers in forward order: the last gradient's comes first."""
     count = len(iteration.gradients)
     forward_ns, backward_ns = _Times(trace, iteration, clock).spread()
     layers = []
-    for index, (gradient, operator) in enumerate(
-        zip(iteration.gradients, _operators(trace, iteration), strict=True)
-    ):
+    for index, (gradient, operator) in enumerate(zip(iteration.gradients, operators, strict=True)):
         size = "x".join(map(str, gradient.shape or ())) or "scalar"
         name = f"{count - 1 - index} {operator} {size}"
         numel = math.prod(gradient.shape or ())

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.traffic.model import Workload
 from p4reduce.workloads.traffic.torch_profiler import from_document
 
@@ -344,3 +345,35 @@ def _truth(document: dict[str, Any]) -> Truth:
         and not any(start <= event["ts"] < end for start, end in truth.optimizer)
     )
     return truth
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_function_that_gives_no_gradient(tmp_path: Path, *, kept: bool) -> None:
+    """Nothing tells the size of what was never there; the optimizer tells that of zeros that were kept."""
+
+    class Half(torch.autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(ctx: Any, x: Any, used: Any, _: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * used
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, Any]:
+            return None, gradient * ctx.saved_tensors[0], None
+
+    used, unused, scale = (torch.nn.Parameter(torch.ones(shape)) for shape in ((7,), (40,), ()))
+    unused.grad = torch.zeros(40) if kept else None
+    chosen = torch.optim.SGD([used, unused, scale], lr=0.1)
+
+    def iterate() -> None:
+        (Half.apply(torch.ones(7), used, unused).sum() * scale).backward()
+        chosen.step()
+        chosen.zero_grad(set_to_none=not kept)
+
+    document = _record(Loop([used, unused, scale], iterate), tmp_path / "trace.json")
+    if kept:
+        workload = from_document(document, name="trace", where="trace.json")
+        assert sorted(layer.numel for layer in workload.layers) == [1, 7, 40]
+    else:
+        with pytest.raises(WorkloadError, match=r"the gradient that 'Half' hands over at .* is undefined"):
+            from_document(document, name="trace", where="trace.json")

@@ -144,10 +144,13 @@ def _backward_pass(
     at: float, number: int, *shapes: list[int], added: bool | None = None
 ) -> list[dict[str, Any]]:
     """10 us forward; 10 us for each gradient, the last half of which it is handed over in."""
-    events = [event("aten::linear", at, 10, Sequence_number=number + turn) for turn in range(len(shapes))][:1]
+    events = [event("aten::linear", at, 10)]
+    events += [
+        event("aten::addmm", at + 1 + turn, 1, Sequence_number=number - turn) for turn in range(len(shapes))
+    ]
     for turn, shape in enumerate(shapes):
         start = at + 10 + 10 * turn
-        events += backward("AddmmBackward0", start, 5, number if turn == 0 else number - turn)
+        events += backward("AddmmBackward0", start, 5, number - turn)
         events += gradient(start + 5, 5, shape)
         if added is not None:
             name = "aten::add_" if added else "aten::detach"
@@ -259,6 +262,42 @@ def test_gradients_that_may_be_others_are_told() -> None:
     twins = _read(*passes, label)
     assert [layer.numel for layer in twins.layers] == [4, 4]
     assert "later passes are taken" not in twins.source
+
+
+def _with_undefined(at: float, *updated: list[int], times: int = 1) -> list[dict[str, Any]]:
+    """A scalar, a gradient of 4, undefined ones, and what the optimizer updates."""
+    shapes: list[list[int]] = [[], [4], *([] for _ in range(times))]
+    events = [*_backward_pass(at, round(at) + 9, *shapes), _step(at + 100, duration=50)]
+    for turn, entry in enumerate(entry for entry in events if entry["name"] == ACCUMULATE):
+        entry["args"]["Input type"] = ["float" if turn < 2 else ""]
+    events += [
+        event("aten::add_", at + 101 + turn, 1, Input_Dims=[shape, shape, []])
+        for turn, shape in enumerate(updated)
+    ]
+    return events
+
+
+def test_an_undefined_gradient_is_refused_by_name_unless_the_optimizer_tells_its_size() -> None:
+    for updated in ([], [[], [4]], [[], [4], [6], [7]]):
+        with pytest.raises(
+            WorkloadError, match=r"the gradient that 'linear' hands over at 35.0 us is undefined"
+        ):
+            _read(*_with_undefined(0, *updated))
+    workload = _read(*_with_undefined(0, [], [4], [5000]))
+    assert [layer.numel for layer in workload.layers] == [5000, 4, 1]
+    assert "1 undefined gradients have the size that Optimizer.step updated" in workload.source
+    workload = _read(*_with_undefined(0, [], [4], [6], [6], times=2))
+    assert [layer.numel for layer in workload.layers] == [6, 6, 4, 1]
+    with pytest.raises(WorkloadError, match="is undefined"):  # which of them is which?
+        _read(*_with_undefined(0, [], [4], [6], [7], times=2))
+
+
+def test_scalars_without_a_type_are_told() -> None:
+    workload = _read(*_backward_pass(0, 9, []))
+    assert [layer.name for layer in workload.layers] == ["0 linear scalar"]
+    assert "gradients without dimensions are taken as scalars" in workload.source
+    typed = _with_undefined(0, times=0)
+    assert "taken as scalars" not in _read(*typed).source
 
 
 def test_a_step_with_a_closure_has_forward_and_backward_passes_inside() -> None:
