@@ -124,7 +124,7 @@ class Trace:
         parents = _parents(operators)
         self.functions = _functions(operators, parents)
         self.evaluated = frozenset(self.functions)
-        labels = self._around_functions(parents)
+        labels = self._users_labels(parents)
         self.operators = [event for event in operators if event not in labels]
         self.parents = _parents(self.operators)
         self.children: dict[Event, list[Event]] = {}
@@ -139,8 +139,8 @@ class Trace:
         self.gradients = frozenset(handed_over or leaves)
         self.captured = frozenset(leaves) - self.gradients
 
-    def _around_functions(self, parents: dict[Event, Event | None]) -> set[Event]:
-        """Find the labels of a user (operators until 2021) that have a whole backward pass inside."""
+    def _users_labels(self, parents: dict[Event, Event | None]) -> set[Event]:
+        """Find labels of `record_function` (operators until 2021), around functions or by their names."""
         labels: set[Event] = set()
         for function in self.functions:
             outer = parents[function]
@@ -150,6 +150,12 @@ class Trace:
                 outer = parents[outer]
             if outer is None:
                 labels.update(between)
+        for outer in parents.values():
+            if outer is None or outer in self.evaluated or outer.sequence is not None or "::" in outer.name:
+                continue
+            above = parents[outer]
+            if above is None or above.name != EVALUATE + outer.name:
+                labels.add(outer)
         return labels
 
     def _threads_of_operators(self) -> dict[str, Thread]:
@@ -274,14 +280,10 @@ def events_of(document: Any, *, where: str) -> list[Event]:
                 raise TypeError("args are no object")
             if not (abs(start) < _LARGEST_US and abs(duration) < _LARGEST_US):  # nor NaN
                 raise ValueError("ts and dur are no times")
-            event = Event(
-                _category(entry),
-                str(entry.get("name", "")),
-                (str(entry.get("pid")), str(entry.get("tid"))),
-                start,
-                start + duration,
-                args,
-            )
+            if "Input dims" in args:  # until 2021
+                args = {"Input Dims": args["Input dims"], **args}
+            thread = str(entry.get("pid")), str(entry.get("tid"))
+            event = Event(_category(entry), str(entry.get("name", "")), thread, start, start + duration, args)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise WorkloadError(f"{where}: event {number} is no trace event ({error!r})") from error
         events.append(event)

@@ -31,6 +31,7 @@ from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace
 from p4reduce.workloads.traffic.torch_events import (
     ACCUMULATE,
+    EVALUATE,
     HOW_TO_RECORD,
     Event,
     Number,
@@ -74,6 +75,7 @@ def from_document(document: Any, *, name: str, where: str, dtype: str | None = N
     trace = Trace(events_of(document, where=where))
     handed_over = _handed_over(trace, where=where)
     iteration = last_iteration(trace, where=where)
+    _refuse_sampled(trace, iteration, where=where)
     operators = _operators(trace, iteration)
     _refuse_undefined(iteration, operators, where=where)
     clock = _Clock(trace)
@@ -93,14 +95,45 @@ def from_document(document: Any, *, name: str, where: str, dtype: str | None = N
 def _handed_over(trace: Trace, *, where: str) -> list[Event]:
     """Find the events that know gradients' shapes, in all iterations. WorkloadError if there are none."""
     handed_over = [it for function in trace.gradients if (it := trace.handed_over(function)) is not None]
+    if not trace.gradients and trace.functions:
+        raise WorkloadError(
+            f"{where} has {len(trace.functions)} functions of backward passes, {trace.functions[0].name!r} "
+            f"the first, and no {ACCUMULATE}: gradients were computed, and not recorded (events were sampled "
+            "or filtered, the backward pass was compiled as a whole), or they were not left to parameters "
+            f"(autograd.grad, torch.func.grad): {HOW_TO_RECORD}"
+        )
+    if not trace.gradients and not trace.operators and trace.events:
+        kinds = ", ".join(sorted({repr(event.category) for event in trace.events})[:6])
+        raise WorkloadError(
+            f"{where} has no operators of the processor among its {len(trace.events)} events (cat is "
+            f"{kinds}), so it does not tell gradients: record with ProfilerActivity.CPU: {HOW_TO_RECORD}"
+        )
     if not trace.gradients:
         raise WorkloadError(
-            f"{where} has no {ACCUMULATE} among its {len(trace.events)} events, so no gradient was computed "
-            f"while it was recorded: {HOW_TO_RECORD}"
+            f"{where} has no {ACCUMULATE} among its {len(trace.events)} events, nor another function of a "
+            f"backward pass, so no gradient was computed while it was recorded: {HOW_TO_RECORD}"
+        )
+    if not handed_over:
+        raise WorkloadError(
+            f"{where} has {EVALUATE}{ACCUMULATE} and not the {ACCUMULATE} inside, which knows the shape: "
+            f"gradients were given to who called autograd.grad, or events were sampled or filtered: "
+            f"{HOW_TO_RECORD}"
         )
     if not any("Input Dims" in event.args for event in handed_over):
         raise WorkloadError(f"{where} was recorded without shapes (record_shapes=True): {HOW_TO_RECORD}")
     return handed_over
+
+
+def _refuse_sampled(trace: Trace, iteration: Iteration, *, where: str) -> None:
+    """Raise WorkloadError where events are missing: a call of the engine hands over all gradients or none."""
+    for each in iteration.passes:
+        lost = [it for it in each.functions if it in trace.captured and trace.caller(it) is None]
+        if lost and any(trace.caller(it) is None for it in each.gradients):
+            raise WorkloadError(
+                f"{where} has no {ACCUMULATE} inside {len(lost)} of its functions {lost[0].name!r}, the "
+                f"first at {lost[0].start} us, though others of the same backward pass have: events were "
+                f"sampled or filtered, and gradients are missing: {HOW_TO_RECORD}"
+            )
 
 
 def _refuse_undefined(iteration: Iteration, operators: Sequence[str], *, where: str) -> None:
@@ -111,8 +144,8 @@ def _refuse_undefined(iteration: Iteration, operators: Sequence[str], *, where: 
             raise WorkloadError(
                 f"{where}: the gradient that {operator!r} hands over at {at} us is undefined (Input Dims "
                 "[[]], Input type ''), so that its size is not recorded, nor do Optimizer.step's operators "
-                "tell it: have that function return zeros in place of None, or set requires_grad = False where a "
-                "parameter takes no part, and record again"
+                "tell it: have that function return zeros in place of None, or set requires_grad = False "
+                "where a parameter takes no part, and record again"
             )
 
 

@@ -300,6 +300,70 @@ def test_scalars_without_a_type_are_told() -> None:
     assert "taken as scalars" not in _read(*typed).source
 
 
+def _older(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """As Kineto recorded until 2021: other categories, labels among operators, no evaluate_function."""
+    names = {
+        "cpu_op": "Operator",
+        "user_annotation": "Operator",
+        "kernel": "Kernel",
+        "cuda_runtime": "Runtime",
+    }
+    older = []
+    for entry in events:
+        name = entry["name"].removeprefix("autograd::engine::evaluate_function: ")
+        if name != entry["name"] and name == ACCUMULATE:
+            continue
+        args = {key.replace("Dims", "dims"): value for key, value in entry["args"].items()}
+        older.append({**entry, "name": name, "cat": names[entry["cat"]], "args": args})
+    return older
+
+
+def test_traces_of_before_2021_are_read() -> None:
+    events = _iteration(1000) + _iteration(2000)
+    label = event("## all ##", 900, 2000)
+    workload = _read(*_older(events), *_older([label]))
+    assert [(layer.name, layer.numel) for layer in workload.layers] == [
+        ("0 linear 4", 4), ("1 linear 4x3", 12), ("2 linear 5x4", 20),
+    ]  # fmt: skip
+    # Each is ready when the function ends that hands it over, not when the engine is done with it.
+    assert workload.forward_ns == 30_000
+    assert [layer.backward_ns for layer in workload.layers] == [13_500, 46_500, 29_500]
+    assert "bounded by Optimizer.step" in workload.source
+    launched = [
+        event("cudaLaunchKernel", 2050, 1, category="cuda_runtime", correlation=7),
+        event("gemm", 9000, 70, category="kernel", thread=7, correlation=7),
+    ]
+    assert _read(*_older(events + launched)).backward_ns == 70_000
+    alone = [entry for entry in _older(_backward_pass(0, 9, [1000])) if entry["name"] != "aten::linear"]
+    for entry in alone:
+        entry["args"].pop("Sequence number", None)
+    assert [(layer.numel, layer.forward_ns) for layer in _read(*alone).layers] == [(1000, 0)]
+
+
+def test_traces_that_lack_events_are_refused_for_that() -> None:
+    whole = _iteration(0)
+    functions = [entry for entry in whole if not entry["name"].endswith(ACCUMULATE)]
+    for events in (functions, _older(functions)):
+        with pytest.raises(WorkloadError, match=r"4 functions of backward passes, .*MseLossBackward0'"):
+            _read(*events)
+    empty = [entry for entry in whole if entry["name"] != ACCUMULATE]
+    with pytest.raises(WorkloadError, match=f"not the {ACCUMULATE} inside, which knows the shape"):
+        _read(*empty)
+    sampled = [entry for entry in whole if entry["name"] != ACCUMULATE or entry["ts"] != 102]
+    with pytest.raises(
+        WorkloadError, match=rf"no {ACCUMULATE} inside 1 of its functions .* at 100.0 us, though"
+    ):
+        _read(*sampled)
+    kernels = [event("gemm", 0, 9, category="kernel"), event("Memset", 9, 9, category="gpu_memset")]
+    with pytest.raises(WorkloadError, match=r"no operators of the processor among its 2 events .*'kernel'"):
+        _read(*kernels)
+    plain = [{**entry, "pid": "CPU functions", "args": {}} for entry in _older(whole)]
+    for entry in plain:
+        del entry["cat"]  # as torch.autograd.profiler wrote them
+    with pytest.raises(WorkloadError, match="recorded without shapes"):
+        _read(*plain)
+
+
 def test_a_step_with_a_closure_has_forward_and_backward_passes_inside() -> None:
     events = [*_backward_pass(10, 9, [4], [5]), event("aten::add_", 60, 20, Sequence_number=99)]
     workload = _read(*events, _step(0, duration=100))
