@@ -22,10 +22,12 @@ PROFILER_STEP: Final = "ProfilerStep#"
 OPTIMIZER: Final = "Optimizer."
 OPTIMIZER_STEP: Final = "Optimizer.step"
 ZERO_GRAD: Final = "Optimizer.zero_grad"
+SHARDED: Final = "FSDP::"  # which has gradients of its own, for one pass each
 
 HOW_TO_RECORD: Final = """record it like this, and replay trace.json:
-    with torch.profiler.profile(record_shapes=True) as profile:
-        for _ in range(3):
+    schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)
+    with torch.profiler.profile(record_shapes=True, schedule=schedule) as profile:
+        for _ in range(5):
             train_one_iteration()  # forward, loss.backward(), optimiser
             profile.step()
     profile.export_chrome_trace("trace.json")"""
@@ -117,7 +119,7 @@ class Trace:
             event
             for event in events
             if event.category in {"user_annotation", "cpu_op"}
-            and event.name.startswith((PROFILER_STEP, OPTIMIZER))
+            and event.name.startswith((PROFILER_STEP, OPTIMIZER, SHARDED))
         ]
         labels = set(self.labels)
         operators = [event for event in events if event.category == "cpu_op" and event not in labels]

@@ -4,8 +4,9 @@ A trace tells when autograd handed a gradient over, its shape, and whether it wa
 it does not tell whose it is. So:
 
 - Within one call of the engine, each is another parameter's.
-- From call to call, one that was added is the same parameter's as an earlier one of its shape, in their
-  order. One that was put where none was is another's, unless the earlier may have been cleared in between.
+- From call to call, one that was added is the same parameter's as an earlier one of its shape: the one with
+  the same shapes before and after it, the first of several. One that was put where none was is another's,
+  unless the earlier may have been cleared in between.
 - How many parameters of a shape there are, the optimizer's operators tell; where they do not and the above
   leaves it open, the result says so.
 - Not all are parameters': re-entrant checkpointing detaches its inputs, and an input may ask for a gradient
@@ -23,7 +24,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from p4reduce.workloads.errors import WorkloadError
-from p4reduce.workloads.traffic.torch_events import HOW_TO_RECORD, OPTIMIZER_STEP, ZERO_GRAD, Event, Trace
+from p4reduce.workloads.traffic.torch_events import (
+    HOW_TO_RECORD,
+    OPTIMIZER_STEP,
+    SHARDED,
+    ZERO_GRAD,
+    Event,
+    Trace,
+)
 
 Shape = tuple[int, ...] | None
 """A gradient's shape; None of an undefined one."""
@@ -34,10 +42,11 @@ _NO_UPDATES: Final = frozenset({"aten::copy_", "aten::detach_", "aten::fill_", "
 
 @dataclass(eq=False)
 class Gradient:
-    """A parameter's gradient, and the functions that handed it over."""
+    """A parameter's gradient, the functions that handed it over, and the shapes around it, last time."""
 
     shape: Shape
     handed_over: list[Event] = field(default_factory=list)
+    neighbours: tuple[Shape, Shape] = (None, None)
 
     @property
     def ready(self) -> float:
@@ -112,7 +121,9 @@ class Evidence:
             if (handed_over := trace.handed_over(function)) is not None
         )
         self._cleared = sorted(
-            label.start for label in trace.labels if label.name.startswith((ZERO_GRAD, OPTIMIZER_STEP))
+            label.start
+            for label in trace.labels
+            if label.name.startswith((ZERO_GRAD, OPTIMIZER_STEP, SHARDED))
         )
         steps = trace.optimizer_spans(OPTIMIZER_STEP)
         self._updates = list(zip(steps, _updates(trace, steps), strict=True))
@@ -153,12 +164,7 @@ def find(
     for call in calls:
         matching.take(call)
     gradients = matching.found
-    notes = []
-    if unsure := matching.unsure():
-        notes.append(
-            f"{unsure} gradients of later passes are taken as those of earlier parameters of their shapes, "
-            "which the trace does not tell from others"
-        )
+    notes = list(matching.notes())
     defined: Counter[Shape] = Counter(it.shape for it in gradients if it.shape is not None)
     updated = _total(updates)
     undefined = [gradient for gradient in gradients if gradient.shape is None]
@@ -191,31 +197,57 @@ class _Matching:
         for update in updates:
             self._at_once |= update
         self._unsure: Counter[Shape] = Counter()
+        self._others: Counter[Shape] = Counter()
 
     def take(self, gradients: Sequence[Event]) -> None:
         """Take the gradients of one call of the engine, with what its functions called it for."""
         before = list(self.found)
         for task in by_caller(self._trace, gradients).values():
             others, own = list(before), [it for it in self.found if it not in before]
-            for function in task:
-                known = self._match(function, others, own)
+            shapes = [None, *(shape_of(self._trace, it, where=self._where) for it in task), None]
+            for turn, function in enumerate(task):
+                neighbours = shapes[turn], shapes[turn + 2]
+                known = self._match(function, shapes[turn + 1], neighbours, others, own)
+                known.neighbours = neighbours
                 for candidates in (before, others, own):
                     if known in candidates:
                         candidates.remove(known)
 
-    def unsure(self) -> int:
-        """Count hand-overs that may be those of other parameters, and that the optimizer does not tell."""
-        return sum(
-            number for shape, number in self._unsure.items() if self._count(shape) != self._updated[shape]
+    def notes(self) -> Iterator[str]:
+        """Say what was assumed of gradients of later passes, and is not confirmed by the optimizer."""
+        same, others = (
+            sum(number for shape, number in counts.items() if self._count(shape) != self._updated[shape])
+            for counts in (self._unsure, self._others)
         )
+        if same:
+            yield (
+                f"{same} gradients of later passes are taken as those of earlier parameters of their shapes, "
+                "which the trace does not tell from others"
+            )
+        if others:
+            yield (
+                f"{others} gradients of later passes are taken as other parameters' than earlier ones of "
+                "their shapes, as nothing recorded had cleared those"
+            )
 
-    def _match(self, function: Event, earlier: Sequence[Gradient], own: Sequence[Gradient]) -> Gradient:
+    def _match(
+        self,
+        function: Event,
+        shape: Shape,
+        neighbours: tuple[Shape, Shape],
+        earlier: Sequence[Gradient],
+        own: Sequence[Gradient],
+    ) -> Gradient:
         """Find the gradient that was handed over among those of earlier calls; in its own call where sure."""
-        shape = shape_of(self._trace, function, where=self._where)
-        same = next((it for it in earlier if it.shape == shape and self._may_be(it, function)), None)
-        if same is None:
-            same = next((it for it in own if it.shape == shape and self._is_certain(it, function)), None)
+        possible = [it for it in earlier if it.shape == shape and self._may_be(it, function)] or [
+            it
+            for it in own
+            if it.shape == shape and it.ready <= function.start and self._is_certain(it, function)
+        ]
+        same = max(possible, key=lambda it: _alike(it.neighbours, neighbours), default=None)
         certain = same is not None and self._is_certain(same, function)
+        if same is None and any(it.shape == shape for it in earlier):
+            self._others[shape] += 1
         if same is None or (not certain and self._count(shape) < self._at_once[shape]):
             gradient = Gradient(shape, [function])
             self.found.append(gradient)
@@ -237,9 +269,14 @@ class _Matching:
         return (
             not self._evidence.records_additions
             or earlier.shape is None
+            or self._count(earlier.shape) == self._updated[earlier.shape]
             or _added(self._trace, function)
             or self._evidence.cleared(earlier.ready, function.start)
         )
+
+
+def _alike(one: tuple[Shape, Shape], other: tuple[Shape, Shape]) -> int:
+    return sum(a == b for a, b in zip(one, other, strict=True))
 
 
 def _total(updates: Iterable[Counter[Shape]]) -> Counter[Shape]:

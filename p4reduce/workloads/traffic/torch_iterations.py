@@ -21,6 +21,7 @@ from itertools import pairwise
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.traffic.torch_events import (
     HOW_TO_RECORD,
+    OPTIMIZER,
     OPTIMIZER_STEP,
     PROFILER_STEP,
     Event,
@@ -127,7 +128,8 @@ def _pass(trace: Trace, functions: Iterable[Event]) -> Pass:
 
 def _calling_thread(trace: Trace, differentiated: set[Number | None]) -> Thread | None:
     """The thread of forward passes. Others, as a loader's, have sequence numbers of their own."""
-    threads = Counter(label.thread for label in trace.labels) or Counter(
+    labels = (it for it in trace.labels if it.name.startswith((PROFILER_STEP, OPTIMIZER)))
+    threads = Counter(label.thread for label in labels) or Counter(
         event.thread
         for event in trace.outermost
         if event not in trace.evaluated and trace.number(event) in differentiated
@@ -165,7 +167,8 @@ def _units(trace: Trace, passes: Sequence[Pass], *, where: str) -> tuple[list[_U
     if period is None:
         raise WorkloadError(
             f"{where} has {len(units)} times {named} with different gradients, which do not repeat, so that "
-            f"it does not tell where an iteration ends: call profile.step() after each: {HOW_TO_RECORD}"
+            "it does not tell where an iteration ends: ProfilerStep# does, of a schedule and profile.step(): "
+            f"{HOW_TO_RECORD}"
         )
     first, length = period
     if first:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -242,6 +243,131 @@ def _sparse() -> Loop:
     return Loop(parameters, iterate)
 
 
+def _critics(count: int) -> Loop:
+    """A critic is updated several times an iteration, its gradients cleared by hand."""
+    critic, generator = _net(9, 4, 1), _net(5, 9)
+    c, g = (torch.optim.RMSprop(net.parameters()) for net in (critic, generator))
+
+    def iterate() -> None:
+        for _ in range(count):
+            critic.zero_grad()
+            critic(generator(torch.ones(3, 5)).detach()).mean().backward()
+            c.step()
+        generator.zero_grad()
+        critic(generator(torch.ones(3, 5))).mean().backward()
+        g.step()
+
+    return Loop([*critic.parameters(), *generator.parameters()], iterate, steps=True)
+
+
+def _shared_checkpoint() -> Loop:
+    """One block, three times, re-entrant: its gradients are added up within one backward pass."""
+    first, block, last = _net(6, 5), _net(5, 5), _net(5, 2)
+    parameters = [p for net in (first, block, last) for p in net.parameters()]
+    chosen = torch.optim.SGD(parameters, lr=0.01)
+
+    def iterate() -> None:
+        chosen.zero_grad()
+        x = first(torch.ones(3, 6))
+        for _ in range(3):
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=True)
+        last(x).square().mean().backward()
+        chosen.step()
+
+    return Loop(parameters, iterate)
+
+
+def _adversarial() -> Loop:
+    """The input has a gradient of its own, by which a second pass changes it."""
+    net = _net(6, 5, 4)
+    chosen = torch.optim.Adam(net.parameters())
+
+    def iterate() -> None:
+        x = torch.ones(3, 6, requires_grad=True)
+        chosen.zero_grad()
+        net(x).square().mean().backward()
+        chosen.zero_grad()
+        net(x.detach() + x.grad.sign()).square().mean().backward()
+        chosen.step()
+
+    return Loop(list(net.parameters()), iterate)
+
+
+def _piecewise_penalty() -> Loop:
+    """Where slopes are constant, the penalty's gradient by its input is undefined."""
+    net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
+    chosen = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def iterate() -> None:
+        chosen.zero_grad()
+        net(torch.ones(3, 6)).mean().backward()
+        x = torch.ones(3, 6, requires_grad=True)
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        (slope.norm() - 1).square().backward()
+        chosen.step()
+
+    return Loop(list(net.parameters()), iterate)
+
+
+def _in_backward() -> Loop:
+    """Each parameter is updated by a hook as soon as its gradient is there."""
+    net = _net(6, 5, 4)
+    optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in net.parameters()}
+
+    def update(parameter: Any) -> None:
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for parameter in net.parameters():
+        parameter.register_post_accumulate_grad_hook(update)
+    return Loop(list(net.parameters()), lambda: net(torch.ones(3, 6)).square().mean().backward())
+
+
+def _compiled() -> Loop:
+    net = _net(6, 5, 4)
+    compiled, chosen = torch.compile(net, backend="aot_eager"), torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def iterate() -> None:
+        chosen.zero_grad()
+        for _ in range(2):
+            compiled(torch.ones(3, 6)).square().mean().backward()
+        chosen.step()
+
+    iterate()
+    return Loop(list(net.parameters()), iterate)
+
+
+def _moe() -> Loop:
+    """Experts of one shape, of which each micro-batch uses another."""
+    experts, gate = [_net(5, 5) for _ in range(3)], _net(6, 5)
+    parameters = [p for net in (*experts, gate) for p in net.parameters()]
+    chosen = torch.optim.AdamW(parameters)
+
+    def iterate() -> None:
+        chosen.zero_grad()
+        for expert in experts:
+            expert(gate(torch.ones(3, 6))).mean().backward()
+        chosen.step()
+
+    return Loop(parameters, iterate)
+
+
+def _distributed(*, count: int) -> Loop:
+    """DistributedDataParallel of one process, which sums in the last of some micro-batches alone."""
+    net = _net(6, 5, 4)
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    chosen = torch.optim.SGD(net.parameters(), lr=0.01)
+
+    def iterate() -> None:
+        chosen.zero_grad()
+        for turn in range(count):
+            with nullcontext() if turn == count - 1 else model.no_sync():
+                model(torch.ones(3, 6)).square().mean().backward()
+        chosen.step()
+
+    return Loop(list(net.parameters()), iterate)
+
+
 LOOPS: dict[str, Callable[[], Loop]] = {
     "plain": _plain,
     "plain, the profiler told of steps": lambda: _plain(steps=True),
@@ -267,7 +393,28 @@ LOOPS: dict[str, Callable[[], Loop]] = {
     "unused": lambda: _partly(frozen=False),
     "scalars": _scalars,
     "sparse": _sparse,
+    "critics": partial(_critics, 3),
+    "one block checkpointed three times": _shared_checkpoint,
+    "adversarial": _adversarial,
+    "piecewise linear penalty": _piecewise_penalty,
+    "updated in the backward pass": _in_backward,
+    "compiled": _compiled,
+    "experts": _moe,
+    "DDP": partial(_distributed, count=1),
+    "DDP, accumulated": partial(_distributed, count=3),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A group of this process alone."""
+    distributed = torch.distributed
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("GLOO_SOCKET_IFNAME", "lo")
+        store = distributed.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
+        distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+        yield
+        distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -306,10 +453,11 @@ def _record(loop: Loop, path: Path) -> dict[str, Any]:
         parameter.register_post_accumulate_grad_hook(label)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of LBFGS, and of checkpoints without a gradient
+        schedule = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1) if loop.steps else None
         with torch.profiler.profile(
-            activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True
+            activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True, schedule=schedule
         ) as profile:
-            for _ in range(3):
+            for _ in range(5 if loop.steps else 3):
                 with torch.profiler.record_function("truth: iteration"):
                     loop.iterate()
                 if loop.steps:
@@ -377,3 +525,40 @@ def test_a_function_that_gives_no_gradient(tmp_path: Path, *, kept: bool) -> Non
     else:
         with pytest.raises(WorkloadError, match=r"the gradient that 'Half' hands over at .* is undefined"):
             from_document(document, name="trace", where="trace.json")
+
+
+def test_sharded_parameters_have_their_whole_gradients(tmp_path: Path) -> None:
+    """FSDP2 puts DTensors in place of parameters, of which autograd sees whole ones."""
+    from torch.distributed.fsdp import fully_shard
+
+    net = _net(6, 5, 4)
+    numels = [parameter.numel() for parameter in net.parameters()]
+    for layer in (net[0], net[2], net):
+        fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    chosen = torch.optim.Adam(net.parameters())
+
+    def iterate() -> None:
+        for _ in range(2):
+            net(torch.ones(3, 6)).square().mean().backward()
+        chosen.step()
+        chosen.zero_grad()
+
+    document = _record(Loop([], iterate), tmp_path / "trace.json")
+    workload = from_document(document, name="trace", where="trace.json")
+    assert sorted(layer.numel for layer in workload.layers) == sorted(numels)
+
+
+def test_networks_of_one_shape_with_an_optimizer_each_are_told(tmp_path: Path) -> None:
+    nets = [_net(6, 5), _net(6, 5)]
+    chosen = [torch.optim.SGD(net.parameters(), lr=0.01) for net in nets]
+
+    def iterate() -> None:
+        for net, optimizer in zip(nets, chosen, strict=True):
+            optimizer.zero_grad()
+            net(torch.ones(3, 6)).mean().backward()
+            optimizer.step()
+
+    document = _record(Loop([], iterate, steps=True), tmp_path / "trace.json")
+    workload = from_document(document, name="trace", where="trace.json")
+    assert len(workload.layers) == 2
+    assert "2 gradients of later passes are taken as those of earlier parameters" in workload.source
