@@ -420,20 +420,14 @@ def test_what_was_dropped_once_is_not_dropped_again(missed: bool) -> None:
     first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
     second = replace(renewed(2, 1), gang_collective=3, gang_renewal=9, over=8)
     third = replace(renewed(3, 1), gang_collective=4, gang_renewal=10, over=9)
-    for event in ("offered 1", first, "connected 1"):
-        do(one, event)
-    if not missed:
-        for event in (Start(), "ended", "start 1"):
-            do(one, event)
-    do(one, AGAIN)
-    if not missed:
-        do(one, "parked")
-    for event in ("offered 2", second, "connected 2", Start()):
+    began: list[Event] = ["offered 1", first, "connected 1"]
+    done: list[Event] = [] if missed else [Start(), "ended", "start 1"]
+    parked: list[Event] = [] if missed else ["parked"]
+    for event in [*began, *done, AGAIN, *parked, "offered 2", second, "connected 2", Start()]:
         do(one, event)
     assert (one.actions()[-1], one.begun_anew) == (Drop(), 9)
-    for event in ("ended", "start 1", replace(AGAIN, renewal=3), "parked", "offered 3", third):
-        do(one, event)
-    for event in ("connected 3", Start()):
+    once_more: list[Event] = ["ended", "start 1", replace(AGAIN, renewal=3), "parked", "offered 3", third]
+    for event in [*once_more, "connected 3", Start()]:
         do(one, event)
     assert (one.actions()[-1], one.begun_anew) == (Again(), 9)
 
