@@ -59,6 +59,8 @@ def _excuse(world: World, job: JobRun, worker: Worker) -> str:
         return "what a switch had to hold was lost with the database, and with the switch"
     if world.controller.second_had_a_switch_s > config.resume_timeout_s:
         return "a controller that its workers cannot reach had its switch for long"
+    if job.failures and world.controller.second_had_a_switch_s and "switch-restart" in kinds:
+        return "a controller that does not know what a restarted switch had to hold has filled it"
     silent_s = 0.0  # that the controller was away, for however long, excuses nothing
     for at_ns, mishap in world.scene.happened:
         mine = world.job_of(mishap.job) in planes
