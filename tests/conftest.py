@@ -24,6 +24,10 @@ settings.register_profile("any-speed", deadline=None, suppress_health_check=[Hea
 settings.register_profile("quick", settings.get_profile("any-speed"), max_examples=20)  # of 'make check'
 settings.load_profile("any-speed")
 
+# A shell without job control has what it starts in the background ignore Ctrl-C, which tests send.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def _ctrl_c_stays() -> Iterator[None]:
