@@ -104,13 +104,14 @@ class Sessions:
         self._allocations = manager.allocations
         self._engine = manager.engine
         self.act = manager.engine.act
-        manager.on_room.append(self._look_at_orphans)
         self._book = book
         self._gangs = gangs
         self._demands = demands
         self._renewer = renewer
         self._adoption = adoption
         self._timing = timing
+        # A switch may hold jobs of which nobody knew while it was away.
+        manager.on_room.append(lambda: self._take_qps_back(*book))
 
     # How they begin
 
@@ -281,23 +282,20 @@ class Sessions:
         self._take_qps_back(record)
         return session
 
-    def _take_qps_back(self, record: Record) -> None:
+    def _take_qps_back(self, *records: Record) -> None:
         """Let older jobs that the database does not know go where they have QPs of workers that are here.
 
         Their guards would stop what such a worker is sent by ring.
         """
-        job = record.job
-        if record.generation is None or not job.is_set_up or job.renewal is not None:
-            return  # a renewal gives it others
-        members = [job.workers[rank].member for rank in record.sessions]
-        qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
-        self._engine.spawn(self._allocations.take_qps_back(record.generation, qps))
-
-    def _look_at_orphans(self) -> None:
-        """A switch may hold jobs, of which nobody knew while it was away."""
-        if any(self._allocations.orphans.values()):
-            for record in self._book:
-                self._take_qps_back(record)
+        if not any(self._allocations.orphans.values()):
+            return
+        for record in records:
+            job = record.job
+            if record.generation is None or not job.is_set_up or job.renewal is not None:
+                continue  # a renewal gives it others
+            members = [job.workers[rank].member for rank in record.sessions]
+            qps = frozenset((int(m.ip), qpn) for m in members for qpn in (m.qpn_in, m.qpn_out))
+            self._engine.spawn(self._allocations.take_qps_back(record.generation, qps))
 
     def _known(self, name: str, generation: int, token: bytes) -> Record | None:
         """The job of a worker that wants to resume; None where nobody has heard of it. NotPossibleError."""
