@@ -47,10 +47,10 @@ class Recorder:
 
         @functools.wraps(self._backward)
         def backward(tensors: Any, *arguments: Any, **named: Any) -> Any:
-            roots = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-            if len(roots) == 1 and roots[0].numel() == 1:
-                self._root = roots[0].detach()
-            return self._backward(roots if roots else tensors, *arguments, **named)
+            root = tensors[0] if isinstance(tensors, list | tuple) and len(tensors) == 1 else tensors
+            if isinstance(root, torch.Tensor) and root.numel() == 1:
+                self._root = root.detach()
+            return self._backward(tensors, *arguments, **named)
 
         torch.autograd.backward = backward
 

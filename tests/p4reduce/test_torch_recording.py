@@ -87,6 +87,17 @@ def test_a_loss_that_no_module_returned_is_what_the_backward_pass_began_at(noted
     assert torch.autograd.backward is noted.backward
 
 
+def test_a_backward_pass_may_begin_elsewhere_than_at_a_tensor(noted: Noted) -> None:
+    model, optimizer, examples = parts()
+    out = model(examples)
+    edge = torch.autograd.graph.get_gradient_edge(out)
+    torch.autograd.backward(edge, torch.ones(4, 1))
+    torch.autograd.backward([model(examples).sum(), model(examples).sum()])
+    optimizer.step()
+    assert noted.losses == [None]
+    assert model.weight.grad is not None
+
+
 def test_a_step_that_raises_is_none_and_the_next_one_is(noted: Noted) -> None:
     model, optimizer, _ = parts()
 
