@@ -45,12 +45,13 @@ def _take_the_place_of_gloo(torch: Any) -> None:
     """
     c10d = torch.distributed.distributed_c10d
     init, new = c10d.init_process_group, c10d.new_group
-    on_cpu = not torch.cuda.is_available()
 
     def taken(backend: Any) -> Any:
         name = "" if backend is None else str(backend).lower()
-        theirs = ("gloo", "cpu:gloo", *(("", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo") if on_cpu else ()))
-        return BACKEND if name in theirs else backend
+        if name in ("gloo", "cpu:gloo"):
+            return BACKEND
+        by_device = name in ("", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")
+        return BACKEND if by_device and not torch.cuda.is_available() else backend
 
     @functools.wraps(init)
     def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:
