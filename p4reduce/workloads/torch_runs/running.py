@@ -99,7 +99,7 @@ def run(
 
             failure = ranks.wait(look)
             seconds = time.monotonic() - began
-            jobs = _jobs(cluster, meeting.run)
+            jobs = _count_jobs(cluster, meeting.run)
         return Ran(
             jobs=jobs,
             seconds=seconds,
@@ -152,19 +152,25 @@ class _Rates:
         return None
 
 
-def _jobs(cluster: ClusterState, run: str) -> int | None:
-    """Those of a run, groups' too; None where the controller does not answer."""
-    target = f"unix:{cluster.control_socket}"
-    with contextlib.suppress(ControllerError), AdminClient(target, timeout_s=_PATIENCE_S) as admin:
-        return sum(job.spec.name.startswith(run) for job in admin.list_jobs())
+def _jobs(admin: AdminClient, run: str) -> list[str]:
+    """Return the names of a run's jobs, its groups' too."""
+    return [job.spec.name for job in admin.list_jobs() if job.spec.name.startswith(run)]
+
+
+def _count_jobs(cluster: ClusterState, run: str) -> int | None:
+    """Count a run's jobs; None where the controller does not answer."""
+    with contextlib.suppress(ControllerError), _admin(cluster) as admin:
+        return len(_jobs(admin, run))
     return None
 
 
 def _delete_jobs(cluster: ClusterState, run: str) -> None:
-    """Those of a run, groups' too: they have ended, and nobody will ask for them; or they never began."""
-    target = f"unix:{cluster.control_socket}"
-    with contextlib.suppress(ControllerError), AdminClient(target, timeout_s=_PATIENCE_S) as admin:
-        for job in admin.list_jobs():
-            if job.spec.name.startswith(run):
-                with contextlib.suppress(ControllerError):
-                    admin.delete_job(job.spec.name)
+    """Delete a run's jobs: they have ended, and nobody will ask for them; or they never began."""
+    with contextlib.suppress(ControllerError), _admin(cluster) as admin:
+        for name in _jobs(admin, run):
+            with contextlib.suppress(ControllerError):
+                admin.delete_job(name)
+
+
+def _admin(cluster: ClusterState) -> AdminClient:
+    return AdminClient(f"unix:{cluster.control_socket}", timeout_s=_PATIENCE_S)
