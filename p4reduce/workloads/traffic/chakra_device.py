@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import heapq
 import re
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Final, TypeAlias
 
 from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMM_RECV_NODE, COMM_SEND_NODE, COMP_NODE
 from p4reduce.workloads.traffic.chakra_schema import Node
+from p4reduce.workloads.traffic.spans import Spans
 
 # ncclDevKernel_AllReduce_..., ncclSymkDevKernel_..., mscclKernel_...
 _COLLECTIVE: Final = re.compile(r"(void )?(nccl|rccl|msccl)", re.IGNORECASE)
@@ -54,11 +54,8 @@ class Clock:
     def __init__(self, computing: Sequence[Node], *, timed: bool) -> None:
         self._computing = {node.id for node in computing}
         self.timed = timed
-        self._starts: list[int] = []
-        self._ends: list[int] = []
-        self._before: list[int] = []
-        if timed:
-            self._merge(computing)
+        spans = ((node.start_us, node.start_us + node.duration_us) for node in computing)
+        self._spans = Spans(spans if timed else ())
         streams: Counter[object] = Counter()
         for node in computing:
             streams[node.attributes.get("stream")] += node.duration_us
@@ -79,35 +76,15 @@ class Clock:
 
     def until(self, at_us: int) -> int:
         """Tell how much was computed until a time of the device's."""
-        place = bisect_right(self._starts, at_us) - 1
-        if place < 0:
-            return 0
-        return self._before[place] + min(at_us, self._ends[place]) - self._starts[place]
+        return int(self._spans.before(at_us))
 
     def idle_until(self, computed_us: int) -> int:
         """Tell how long the device paused until it had computed that much."""
-        place = bisect_right(self._before, max(computed_us - 1, 0)) - 1
-        if place < 0:
-            return 0
-        return self._starts[place] - self._before[place] - self._starts[0]
-
-    def _merge(self, computing: Iterable[Node]) -> None:
-        """Merge the times of all kernels into those in which any of them ran."""
-        computed_us = 0
-        for start, end in sorted((node.start_us, node.start_us + node.duration_us) for node in computing):
-            if self._ends and start <= self._ends[-1]:
-                more = max(end - self._ends[-1], 0)
-                self._ends[-1] += more
-                computed_us += more
-                continue
-            self._starts.append(start)
-            self._ends.append(end)
-            self._before.append(computed_us)
-            computed_us += end - start
+        return int(self._spans.between(computed_us))
 
 
 class Launches:
-    """Which operator launched what runs on the device, by what it depends on."""
+    """The operators that launched what runs on the device, by what that depends on."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self._nodes = {node.id: node for node in nodes}
@@ -145,7 +122,7 @@ class Launches:
 
 
 def ordered(nodes: Sequence[Node], place: Callable[[Node, Mapping[int, Place]], Place]) -> Iterator[Node]:
-    """Every node after those it depends on; among free ones by their `place`.
+    """Yield every node after those it depends on; among free ones by their `place`.
 
     Dependencies on what is not in the file (or on themselves) are ignored, as in Chakra's feeder. Nodes of a
     circle, which converters of 2023 make of an all-reduce's operators, come by start times and ids.
@@ -179,7 +156,7 @@ def ordered(nodes: Sequence[Node], place: Callable[[Node, Mapping[int, Place]], 
 
 
 def _circles(waits_for: Mapping[int, Set[int]]) -> dict[int, int]:
-    """Which circle each node is in, by a node of it; most are in one of their own (Tarjan, 1972)."""
+    """Find the circle that each node is in, by a node of it; most are in one of their own (Tarjan, 1972)."""
     found: dict[int, int] = {}
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}

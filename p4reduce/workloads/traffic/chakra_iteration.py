@@ -213,7 +213,10 @@ def _notes_on_sums(gradients: Sequence[AllReduce], before: Sequence[AllReduce]) 
 def _ready(
     node: Node, clock: Clock, clock_us: int, finished_us: Mapping[int, int], computed: set[int]
 ) -> int:
-    """How much is computed when what does not compute can start; all launched before ends at `clock_us`."""
+    """Tell how much is computed when what does not compute can start.
+
+    All that was launched before it ends at `clock_us`.
+    """
     waited_for = [parent for parent in node.parents if parent in finished_us]
     if kernels := [parent for parent in waited_for if parent in computed]:
         waited_for = kernels

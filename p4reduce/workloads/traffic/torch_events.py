@@ -79,32 +79,6 @@ class Event:
         return number if isinstance(number, int) and number >= 0 else None
 
 
-class Spans:
-    """Spans of time, joined where they meet."""
-
-    def __init__(self, spans: Iterable[tuple[float, float]]) -> None:
-        self._starts: list[float] = []
-        self._ends: list[float] = []
-        self._before = [0.0]
-        for start, end in sorted(spans):
-            if self._ends and start <= self._ends[-1]:
-                self._before[-1] += max(0.0, end - self._ends[-1])
-                self._ends[-1] = max(end, self._ends[-1])
-            else:
-                self._starts.append(start)
-                self._ends.append(end)
-                self._before.append(self._before[-1] + end - start)
-
-    def __contains__(self, moment: float) -> bool:
-        index = bisect.bisect_right(self._starts, moment) - 1
-        return index >= 0 and moment < self._ends[index]
-
-    def before(self, moment: float) -> float:
-        """Add up the time in the spans until a moment."""
-        index = bisect.bisect_left(self._starts, moment)
-        return self._before[index] - (max(0.0, self._ends[index - 1] - moment) if index else 0.0)
-
-
 class Trace:
     """A trace's events by start time, outer ones before those inside, as a tree for each thread.
 
@@ -238,7 +212,7 @@ def _forward_thread(function: Event) -> str:
 
 
 def _functions(operators: Sequence[Event], parents: dict[Event, Event | None]) -> list[Event]:
-    """Those that the engine evaluated; by their own names where `evaluate_function` was not recorded."""
+    """Find what the engine evaluated; by its own names where `evaluate_function` was not recorded."""
     evaluated = any(event.name.startswith(EVALUATE) for event in operators)
     functions = []
     for event in operators:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from p4reduce.workloads.errors import WorkloadError
+from p4reduce.workloads.traffic.spans import Spans
 from p4reduce.workloads.traffic.torch_events import (
     HOW_TO_RECORD,
     OPTIMIZER,
@@ -26,7 +27,6 @@ from p4reduce.workloads.traffic.torch_events import (
     PROFILER_STEP,
     Event,
     Number,
-    Spans,
     Thread,
     Trace,
 )

@@ -29,13 +29,13 @@ from typing import Any, Final
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace
+from p4reduce.workloads.traffic.spans import Spans
 from p4reduce.workloads.traffic.torch_events import (
     ACCUMULATE,
     EVALUATE,
     HOW_TO_RECORD,
     Event,
     Number,
-    Spans,
     Trace,
     events_of,
 )
@@ -172,7 +172,7 @@ def _layers(trace: Trace, iteration: Iteration, operators: Sequence[str], clock:
 
 
 class _Times:
-    """How the time of an iteration is spread over its gradients, in the order in which they are ready."""
+    """The time of an iteration, spread over its gradients in the order in which they are ready."""
 
     def __init__(self, trace: Trace, iteration: Iteration, clock: _Clock) -> None:
         self._trace = trace
@@ -271,7 +271,7 @@ def _operators(trace: Trace, iteration: Iteration) -> list[str]:
 
 
 def _types(handed_over: Iterable[Event]) -> set[str]:
-    """Those of all gradients; what has no name here has the trace's."""
+    """Collect the types of all gradients; what has no name here has the trace's."""
     kinds: set[str] = set()
     for event in handed_over:
         match event.args.get("Input type"):
@@ -281,7 +281,7 @@ def _types(handed_over: Iterable[Event]) -> set[str]:
 
 
 class _Clock:
-    """How much was computed between two moments: the time itself, or that of the kernels launched.
+    """Time of computing between two moments: that which passed, or that of the kernels launched.
 
     `optimizer` are the spans that do not count.
     """
