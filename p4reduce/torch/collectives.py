@@ -32,7 +32,6 @@ def _opaque(kind: type[T]) -> type[T]:
         if not _CAN_SKIP:
             setattr(kind, name, torch.compiler.disable(method))
             continue
-        method._torchdynamo_disable = True  # type: ignore[attr-defined]
         skip = _frames._FrameAction.SKIP
         strategy = _frames._FrameExecStrategy(skip, skip)  # its own frame, and those of what it calls
         _frames.set_code_exec_strategy(method.__code__, strategy)
