@@ -122,7 +122,10 @@ class Names:
         for number in self._free:
             if number not in self._names:
                 return number
-        raise exhausted(f": all {1 << (self._width or 0)} numbers of this type have names already")
+        raise exhausted(
+            f": all {1 << (self._width or 0)} numbers of this type have names already: "
+            "another pipeline (VERIFY_AND_COMMIT) forgets those of entries that are gone"
+        )
 
     def _set(self, name: bytes, number: int) -> None:
         self._numbers[name] = number
@@ -214,7 +217,10 @@ def parse_sdn_types(types: p4t.P4TypeInfo) -> dict[str, SdnType]:
         elif translation.sdn_bitwidth > 0:
             found[name] = SdnBits(name, translation.uri, translation.sdn_bitwidth)
         else:
-            raise invalid(f"P4Info: type {name} is translated to bit<{translation.sdn_bitwidth}>")
+            raise invalid(
+                f"P4Info: type {name} is translated to bit<{translation.sdn_bitwidth}>: its sdn_bitwidth has "
+                "to be 1 at least"
+            )
     return found
 
 

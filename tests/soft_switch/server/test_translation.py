@@ -239,7 +239,8 @@ def test_types_of_one_uri_share_their_names(controller: Controller, plane: FakeP
     assert written(plane, "In.ports") == [((Exact(1),), (1, 0))]
     assert read(controller, p4r.TableEntry(table_id=PORTS)) == [message]
     assert why(controller, "insert", table_entry=entry(TINY, exact(1, b"e"), action=does(NOP))) == (
-        "RESOURCE_EXHAUSTED: table In.tiny, match field tiny: all 4 numbers of this type have names already"
+        "RESOURCE_EXHAUSTED: table In.tiny, match field tiny: all 4 numbers of this type have names already: "
+        "another pipeline (VERIFY_AND_COMMIT) forgets those of entries that are gone"
     )
 
 
