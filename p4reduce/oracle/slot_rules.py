@@ -224,7 +224,7 @@ class SwitchModel:
         return differs
 
     def send(self, sends: Sends, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """From where workers are, to hosts or up."""
+        """Send from where workers are, to hosts or up."""
         if sends is Sends.NOTHING:
             return []
         if sends is Sends.ITSELF:
@@ -246,7 +246,7 @@ class SwitchModel:
         return [self.not_ready(job, fragment), *up]
 
     def send_to_leaves(self, sends: Sends, job: SpineJob, slot: Slot, fragment: Fragment) -> list[Out]:
-        """From a spine."""
+        """Send from a spine."""
         leaves, asks = range(len(job.leaves)), sends is Sends.ASK
         to = {
             Sends.NOTHING: (),
@@ -280,7 +280,7 @@ class SwitchModel:
         return emit.not_ready(job.flows[fragment.sender], fragment.message, fragment.packet)
 
     def up(self, job: Job, slot: Slot, fragment: Fragment, port: int | None) -> list[Out]:
-        """What the slot holds, to the spine behind that port."""
+        """Send what the slot holds to the spine behind that port."""
         if port is None:
             return job.drop("no_uplink")
         return [(port, emit.to_spine(job, slot, fragment, self.links[port]))]

@@ -359,7 +359,7 @@ def _shares(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _put_back(tensors: Sequence[torch.Tensor], filled: Sequence[torch.Tensor]) -> None:
-    """Where Gloo has filled a dense copy, or a sparse tensor of its own, its elements."""
+    """Give tensors the elements that Gloo has put into dense copies, or into sparse tensors of its own."""
     for tensor, one in zip(tensors, filled, strict=True):
         if tensor.is_sparse:
             with torch.no_grad():

@@ -28,7 +28,7 @@ MAX_NAMED_WIDTH = 64
 
 
 def named_fields(program: Bmv2Program) -> dict[str, Variable]:
-    """Where a program has these fields, by their names without the instance."""
+    """Find where a program has these fields, by their names without the instance."""
     found = {}
     for field, name in FULL_NAMES.items():
         variable = program.by_name(name)

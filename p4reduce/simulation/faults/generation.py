@@ -34,7 +34,7 @@ class Peer(Protocol):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who is in the job as its next call sees it, as they joined."""
+        """The workers in the job as its next call sees it, by the ranks that they joined with."""
 
     @property
     def is_leaving(self) -> bool:

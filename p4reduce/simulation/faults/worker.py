@@ -362,7 +362,7 @@ class Worker(Agent):
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who is in the job as its next call sees it, as they joined."""
+        """The workers in the job as its next call sees it, by the ranks that they joined with."""
         return self.in_job.view.members
 
     @property
