@@ -75,13 +75,17 @@ class Team:
     def join(self, job: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> list[Answer]:
         """Everybody joins `job`. `elastic=True`: from then on, who ends is left out (`lost`).
 
-        Workers try for nine tenths of `timeout_s`: a worker that cannot join says why before the time is up.
+        Workers try for nine tenths of the time that their interpreters' start leaves of `timeout_s`: a worker
+        that cannot join says why before the time is up.
         """
         self.job, self._elastic = job, bool(arguments.get("elastic"))
+        until = time.monotonic() + timeout_s
+        self.do("ready", timeout_s=timeout_s)
+        left_s = max(0.0, until - time.monotonic())
         return self.do(
             "join",
-            timeout_s=timeout_s,
-            join_timeout_s=0.9 * timeout_s,
+            timeout_s=left_s,
+            join_timeout_s=0.9 * left_s,
             per_rank=[{"rank": rank} for rank in range(self.size)],
             controller=self.cluster.controller,
             job=job,

@@ -39,7 +39,7 @@ from p4reduce.workloads.training import train
 Answer = dict[str, Any]
 # Methods of Worker by which it is told what to do.
 _COMMANDS = (
-    *("join", "all_reduce", "train", "open", "time_sums"),
+    *("ready", "join", "all_reduce", "train", "open", "time_sums"),
     *("replay", "soak", "stream", "statistics", "leave"),
 )
 
@@ -65,6 +65,10 @@ class Worker:
         except Exception as error:  # noqa: BLE001 (a bug here has to reach whoever started the worker)
             traceback.print_exc()
             return {"error": {"kind": type(error).__name__, "text": f"{type(error).__name__}: {error}"}}
+
+    def ready(self) -> Answer:
+        """Say that this interpreter has started."""
+        return {}
 
     def join(self, **arguments: Any) -> Answer:
         """Join a job; what it became."""
