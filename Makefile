@@ -157,7 +157,7 @@ $(STAMPS)/venv: | $(STAMPS)/system
 
 $(STAMPS)/run: setup.cfg pyproject.toml | $(STAMPS)/venv
 	@echo "== installing p4reduce and what it needs into $(VENV), building its native parts"
-	@$(PIP) install --editable .
+	@$(PIP) install --editable '.[all]'
 	@touch $@
 
 # p4reduce itself is there. Named like this, not as a directory, it is not built again for what it needs besides.

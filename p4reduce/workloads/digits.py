@@ -39,7 +39,9 @@ def load(*, seed: int) -> tuple[Samples, Samples]:
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
-        raise WorkloadError("training needs scikit-learn, which RoCE hosts do not have") from error
+        raise WorkloadError(
+            "training needs scikit-learn: pip install 'p4reduce[reports]' (RoCE hosts do not have it)"
+        ) from error
     images, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(labels))
     images, labels = images[order] / _BRIGHTEST, labels[order].astype(np.int64)

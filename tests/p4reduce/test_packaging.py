@@ -8,9 +8,11 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 REPOSITORY = Path(__file__).parents[2]
 _IMPORTS = """
@@ -55,6 +57,60 @@ def wheel(sdist: Path) -> Path:
     _run(sys.executable, *words, cwd=sdist.parent, CXXFLAGS="-O0")  # built sooner
     (built,) = sdist.parent.glob("*.whl")
     return built
+
+
+# What an environment with the base alone is to a process of this one.
+_BASE_ALONE = """
+import sys
+
+class Refusing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {extras!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Refusing())
+"""
+_IMPORTED_AS = {"PyYAML": "yaml", "scikit-learn": "sklearn"}
+
+
+def _base_alone() -> str:
+    """The beginning of a program that finds none of the packages that extras alone bring."""
+    options = ConfigParser()
+    options.read(REPOSITORY / "setup.cfg")
+    declared = options["options.extras_require"]
+    required = [
+        Requirement(line).name
+        for extra in ("emulation", "reports", "dask")
+        for line in declared[extra].split("\n")
+        if line
+    ]
+    extras = {_IMPORTED_AS.get(name, name) for name in required}
+    assert {"mininet", "sklearn", "plotly", "textual", "typer", "cypcap"} <= extras
+    return _BASE_ALONE.format(extras=extras)
+
+
+def test_the_agent_needs_the_base_alone() -> None:
+    code = "import host_agent, p4reduce; p4reduce.Communicator, p4reduce.MachineCommunicator"
+    _run(sys.executable, "-c", _base_alone() + code, cwd=REPOSITORY, PYTHONPATH=str(REPOSITORY))
+
+
+def test_the_pytorch_backend_needs_the_base_alone() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed: 'make gloo'")
+    code = "import p4reduce.torch, torch.distributed as d; assert d.is_backend_available('p4reduce')"
+    _run(sys.executable, "-c", _base_alone() + code, cwd=REPOSITORY, PYTHONPATH=str(REPOSITORY))
+
+
+@pytest.mark.parametrize(
+    ("program", "call"), [("p4reduce", "main()"), ("p4reduce-switch", "sys.exit(switch())")]
+)
+def test_commands_without_their_extra_name_it(program: str, call: str) -> None:
+    code = f"{_base_alone()}\nfrom p4reduce.__main__ import main, switch\nsys.argv = ['x', '--help']\n{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 69
+    assert done.stderr.startswith(f"{program}: this command needs ")
+    assert done.stderr.endswith(", which is not installed: pip install 'p4reduce[all]'\n")
 
 
 @pytest.mark.slow
@@ -107,6 +163,8 @@ def test_installed_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     python, command = environment / "bin" / "python", environment / "bin" / "p4reduce"
     pip = (sys.executable, "-m", "pip", "--python", str(python))
     _run(*pip, "install", "-q", "--no-compile", str(wheel), cwd=tmp_path)
+    _run(str(python), "-c", "import p4reduce; p4reduce.Communicator, p4reduce.Statistics", cwd=tmp_path)
+    _run(*pip, "install", "-q", "--no-compile", f"{wheel}[all]", cwd=tmp_path)
     _run(str(python), "-c", _IMPORTS.format(environment=str(environment)), cwd=tmp_path)
     assert "demo" in _run(str(command), "--help", cwd=tmp_path)
     number = importlib.metadata.version("p4reduce")

@@ -7,6 +7,7 @@ from typing import Final
 
 from p4reduce.pages.document import document
 from p4reduce.pages.markup import element, joined
+from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.reporting import reading
 from p4reduce.workloads.reporting.heading import heading
 from p4reduce.workloads.reporting.sections import Charts, sections
@@ -18,7 +19,10 @@ _ASSETS: Final = files("p4reduce.workloads.reporting") / "assets"
 
 def page(run: Run) -> str:
     """The HTML page of a run, about 5 MB, nearly all of it Plotly's. WorkloadError where parts do not fit."""
-    from plotly.offline import get_plotlyjs  # not before somebody wants a page
+    try:
+        from plotly.offline import get_plotlyjs  # not before somebody wants a page
+    except ModuleNotFoundError as error:
+        raise WorkloadError("pages of runs need Plotly: pip install 'p4reduce[reports]'") from error
 
     reading.checked(run)
     found = verdict(run)
