@@ -344,9 +344,11 @@ class Job:
         Not so whoever is being given up, or keeps a renewal waiting and may be given up for that; nor anybody
         before all have come back after a restart, as this one may have been given up before it.
         """
-        if self.plan is not None and beat.generation == self.plan.generation:
+        is_current = self.plan is not None and beat.generation == self.plan.generation
+        if is_current:
             self.numbered = max(self.numbered, beat.messages)
-        self.workers[rank].in_collective = beat.running
+        # What ran before a renewal may be refused after it, in a gang, and its number goes to the next call.
+        self.workers[rank].in_collective = beat.running if is_current else None
         self._find_who_waits_in_vain(now)
         late = self.renewal is not None and rank in self.renewal.waiting
         unsure = late or self.workers[rank].lost or self.is_doubtful

@@ -19,7 +19,8 @@ class WorkerState:
     `generation`: the newest that its worker is known to belong to; None: it has not come back since the
     controller was started. `answered`: the renewals that it had answered when it came back, and did not know
     the end of. `knows_end`: it has acted on the job's end, and sends nothing more.
-    `in_collective`: the one that it is in, as it said. `left_after`: so many collectives, and calls no more.
+    `in_collective`: the one of this generation that it is in, as it said. `left_after`: so many collectives,
+    and calls no more.
     """
 
     member: Member
@@ -123,6 +124,7 @@ class Workers(dict[int, WorkerState]):
         self.clear()
         for member, worker in zip(members, workers, strict=True):
             worker.member, worker.generation, worker.up = member, generation, False
+            worker.in_collective = None
             self[member.rank] = worker
         self.departed = {}
         return {rank: member.rank for rank, member in zip(old, members, strict=True)}

@@ -220,7 +220,8 @@ class FakeMembership:
     def runs(self, collective: int | None) -> None:
         def runs(job: Job, now: float) -> None:
             if self.rank in job.workers:
-                job.hear(self.rank, Heartbeat(running=collective), now)
+                generation, _ = self.controller.counted.get(self.rank, (0, 0))
+                job.hear(self.rank, Heartbeat(generation=generation, running=collective), now)
 
         self.controller.act(runs)
 

@@ -370,7 +370,7 @@ class ControlExplorer(Search[State]):
                 continue
             there.append(rank)
             if facts.state != "joining":
-                beating.append((rank, facts.running))
+                beating.append((rank, facts.beat))
         step = self._stepped(self.controllers.step(state.controller, ("time", tuple(beating))))
         idle = any(isinstance(out, Passed) and out.idle for out in step.out)
         if len(step.out) > 1 and state.budget[TOGETHER] == self.of.budget[TOGETHER]:
@@ -539,8 +539,8 @@ class ControlExplorer(Search[State]):
         if facts.over:
             return f"has {facts.state}" + f": {facts.told}" * bool(facts.told)
         text = f"is {facts.state}, {len(facts.results)} results"
-        if facts.running is not None:
-            text += f", in collective {facts.running}"
+        if facts.beat.running is not None:
+            text += f", in collective {facts.beat.running}"
         if facts.waits is not None:
             text += f" ({facts.waits.kind}, generation {facts.waits.generation})"
         if facts.generation is None and facts.state == "running":

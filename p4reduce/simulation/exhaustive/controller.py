@@ -181,7 +181,7 @@ class ControllerPart:
     """All that the controller's machine has: its processes one after the other, their database, the switch.
 
     What it is given: ("open", worker, first), ("hear", worker, message), ("end", worker, told), ("cut",
-    worker), ("notice", worker), "work", ("time", ((worker, running), ...)), "crash", "start", "away", "back",
+    worker), ("notice", worker), "work", ("time", ((worker, beat), ...)), "crash", "start", "away", "back",
     "move", "renumber". What comes out: (worker, message or HungUp), and Passed.
     """
 
@@ -253,12 +253,12 @@ class ControllerPart:
             self.clock.step()
             self._run()
 
-    def _time(self, beating: tuple[tuple[int, int | None], ...]) -> None:
+    def _time(self, beating: tuple[tuple[int, Heartbeat], ...]) -> None:
         """It passes, until all patience is over or something is said or written. Who beats is heard."""
         until = self.clock.now_ns + round(PATIENCE_S * NS)
         while (due := self.clock.due_ns()) is not None and due <= until:
-            for worker, running in beating:
-                self._hear(worker, Heartbeat(running=running))
+            for worker, beat in beating:
+                self._hear(worker, beat)
             while self.clock.due_ns() == due:
                 self.clock.step()
             self._run()

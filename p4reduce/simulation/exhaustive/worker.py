@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -76,8 +76,8 @@ class WorkerFacts:
     """`steps`: what it can do by itself. `waits`: what it has entered, and has no result of; `settles`: for
     all that was sent to arrive. `generation`: of its connection, None where it has none; `newest`: of those
     that it had; `members`: its job's workers, as they joined. `finished`: so many collectives; `results`: the
-    generations that those were made in which its user has. `timer`: "", "open" or "ask". `told`: why it has
-    no job any more; `over`: it does nothing more.
+    generations that those were made in which its user has. `beat`: its next heartbeat, but for the number.
+    `timer`: "", "open" or "ask". `told`: why it has no job any more; `over`: it does nothing more.
     """
 
     state: str
@@ -89,7 +89,7 @@ class WorkerFacts:
     members: tuple[int, ...]
     finished: int
     results: tuple[int, ...]
-    running: int | None
+    beat: Heartbeat
     timer: str
     told: str
     over: bool
@@ -231,6 +231,7 @@ class WorkerPart(Agent):
 
     def _attempt(self) -> Attempt:
         member = self.in_job
+        self.session.counted = Heartbeat(generation=member.generation)
         self.result = out = np.zeros(1, np.int64)
         call = Call(
             rank=member.view.rank,
@@ -406,7 +407,7 @@ class WorkerPart(Agent):
             members=members if ready is not None else (),
             finished=0 if member is None else member.replay_log.finished,
             results=tuple(self.results),
-            running=self.session.running,
+            beat=replace(self.session.counted, running=self.session.running),
             timer=timer,
             told=self.end.reason if isinstance(self.end, Ended) else self.end or "",
             over=self.over,

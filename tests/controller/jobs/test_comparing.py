@@ -9,7 +9,7 @@ import pytest
 from controller.api.messages import Abort, Called, Compare, Ended, Heartbeat, Leave, Left, Waiting
 from controller.jobs.comparing import LONGEST_CALL, Comparison
 from controller.jobs.job import Job
-from tests.controller.jobs.made import TIMING, running, token, told
+from tests.controller.jobs.made import PLAN, TIMING, running, token, told
 
 SUM = Called(4, "all_reduce(SUM) of 4 int32 in-network")
 COPY = Called(4, "broadcast of 4 int32 from rank 0 in-network")
@@ -98,10 +98,10 @@ def test_a_worker_without_a_session_is_asked_when_it_is_back() -> None:
 def test_who_waits_for_one_that_has_left(job: Job) -> None:
     job.hear(1, Leave(4), 10.0)
     assert told(job) == [(1, Waiting((0, 2)))]
-    job.hear(0, Heartbeat(running=3), 10.1)
-    job.hear(0, Heartbeat(running=None), 10.1)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=3), 10.1)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=None), 10.1)
     assert told(job) == []
-    job.hear(2, Heartbeat(running=4), 10.2)
+    job.hear(2, Heartbeat(generation=PLAN.generation, running=4), 10.2)
     assert told(job) == [(0, Compare(4)), (2, Compare(4))]
     job.hear(0, NOTHING, 10.3)
     job.hear(2, SUM, 10.3)
@@ -120,7 +120,7 @@ def test_who_leaves_hears_who_has_not() -> None:
 
 def test_who_waits_already_when_another_leaves() -> None:
     job = running(2)
-    job.hear(0, Heartbeat(running=4), 10.0)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=4), 10.0)
     assert told(job) == []
     job.hear(1, Leave(4), 10.1)
     assert told(job) == [(0, Compare(4))]
@@ -135,7 +135,7 @@ def test_a_session_that_is_broken_while_another_leaves() -> None:
     job.hear(1, Leave(4), 10.0)
     job.resume(0, token(0), 11.0)
     told(job)
-    job.hear(0, Heartbeat(running=4), 12.0)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=4), 12.0)
     assert told(job) == [(0, Compare(4))]
 
 
@@ -143,16 +143,16 @@ def test_a_refused_call_in_between() -> None:
     """Its number is another's last, or nobody's: what waits has one that is farther ahead."""
     job = running(2)
     job.hear(1, Leave(2**32 - 1), 10.0)
-    job.hear(0, Heartbeat(running=0), 10.1)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=0), 10.1)
     assert told(job) == [(1, Waiting((0,))), (0, Compare(0))]
 
 
 def test_who_leaves_when_all_have_called_the_same_disturbs_nobody() -> None:
     job = running(3)
-    job.hear(2, Heartbeat(running=2**32 - 1), 9.9)
+    job.hear(2, Heartbeat(generation=PLAN.generation, running=2**32 - 1), 9.9)
     job.hear(1, Leave(0), 10.0)  # after 2^32
-    job.hear(2, Heartbeat(running=2**32 - 1), 10.1)
-    job.hear(2, Heartbeat(running=None), 10.2)
+    job.hear(2, Heartbeat(generation=PLAN.generation, running=2**32 - 1), 10.1)
+    job.hear(2, Heartbeat(generation=PLAN.generation, running=None), 10.2)
     job.hear(0, Leave(0), 10.2)
     job.hear(2, Leave(0), 10.3)
     assert job.outcome == Left()

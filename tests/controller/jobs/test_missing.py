@@ -7,7 +7,7 @@ import pytest
 from controller.api.messages import Heartbeat, Lacking, Leave, Stalled
 from controller.jobs.effects import Stuck
 from controller.jobs.missing import not_in_it
-from tests.controller.jobs.made import TIMING, running, told
+from tests.controller.jobs.made import PLAN, TIMING, running, told
 
 SILENT = 4 * TIMING.heartbeat_interval_s
 
@@ -24,8 +24,8 @@ SILENT = 4 * TIMING.heartbeat_interval_s
 )
 def test_who_is_not_in_it(runs: int | None, says: str) -> None:
     job = running(2)
-    job.hear(0, Heartbeat(running=7), 10.0)
-    job.hear(1, Heartbeat(running=runs), 10.0)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=7), 10.0)
+    job.hear(1, Heartbeat(generation=PLAN.generation, running=runs), 10.0)
     words = not_in_it(job.workers, 7, 10.0, TIMING.heartbeat_interval_s)
     assert ", ".join(words).replace("10.0.1.", "10.0.0.") == says
 
@@ -33,8 +33,8 @@ def test_who_is_not_in_it(runs: int | None, says: str) -> None:
 def test_who_is_silent_and_who_has_left() -> None:
     job = running(3)
     for rank in range(3):
-        job.hear(rank, Heartbeat(running=7), 10.0)
-    job.hear(0, Heartbeat(running=7), 10.0 + SILENT)
+        job.hear(rank, Heartbeat(generation=PLAN.generation, running=7), 10.0)
+    job.hear(0, Heartbeat(generation=PLAN.generation, running=7), 10.0 + SILENT)
     job.hear(2, Leave(9), 10.0 + SILENT)
     silent, left = not_in_it(job.workers, 7, 10.0 + SILENT, TIMING.heartbeat_interval_s)
     assert silent.startswith("nothing has been heard of rank 1")

@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from controller.api.errors import NotPossibleError
 from controller.api.messages import (
     Abort,
+    Compare,
     EndCause,
     Ended,
     FromController,
@@ -25,6 +26,7 @@ from controller.api.messages import (
     Renewing,
     Start,
     Up,
+    Waiting,
 )
 from controller.jobs.effects import (
     Detach,
@@ -40,7 +42,7 @@ from controller.jobs.effects import (
 from controller.jobs.job import Job
 from controller.jobs.renewals import Agreed, Cause, Renewal, agree
 from controller.jobs.specs import Member, Phase, Plan
-from tests.controller.jobs.made import PLAN, TIMING, member, ready, running, token
+from tests.controller.jobs.made import PLAN, TIMING, member, ready, running, token, told
 
 REASON = "switch s1 was restarted"
 
@@ -134,6 +136,27 @@ def test_from_renew_to_start() -> None:
     job.hear(2, Up(), 2.0)
     assert job.take_effects() == [WentOn(Cause.SWITCH_RESTARTED), *(Tell(rank, Start()) for rank in range(3))]
     assert (job.renewal, job.phase, job.plan) == (None, Phase.RUNNING, plan)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "crosses"])
+def test_what_ran_before_a_renewal_does_not_run_after_it(late: bool) -> None:
+    """A gang may refuse the call that the renewal has dropped: then its number is the next call's."""
+    job = running(2)
+    ran = Heartbeat(generation=PLAN.generation, running=0)
+    job.hear(0, ran, 1.0)
+    job.renew(80, Cause.WORKER_LOST, REASON, 1.0)
+    for rank in range(2):
+        job.hear(rank, answer(80, 0, 0x10 * (rank + 1)), 1.0)
+    job.renewed(replace(PLAN, generation=80), 2.0, Agreed())
+    for rank in range(2):
+        job.hear(rank, Up(), 2.0)
+    if late:
+        job.hear(0, ran, 2.0)  # sent before it heard Start
+    job.take_effects()
+    job.hear(1, Leave(0), 2.1)
+    assert told(job) == [(1, Waiting((0,)))]
+    job.hear(0, Heartbeat(generation=80, running=0), 2.2)
+    assert told(job) == [(0, Compare(0))]
 
 
 def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not_renewed() -> None:

@@ -30,6 +30,11 @@ async def answers(b: Bench, *asking: Session) -> list[str]:
     return [event.who for (event,) in said if isinstance(event, Lacking)]
 
 
+def runs(session: Session, collective: int | None) -> None:
+    """The worker says which collective it is in."""
+    session.hear(Heartbeat(generation=session.record.generation or 0, running=collective))
+
+
 def fill(b: Bench, switch: str, *slots: tuple[int, int, int, int], generation: int | None = None) -> None:
     """Slots of job "train": place, message, bitmap and flags."""
     record = b.registry.job("train")
@@ -61,7 +66,7 @@ async def test_slots_say_who_has_not_contributed_and_else_heartbeats(
 ) -> None:
     sessions = await b.run_job("train", ACROSS)
     for session, running in zip(sessions, (3, None, 2, 3), strict=True):
-        session.hear(Heartbeat(running=running))
+        runs(session, running)
     for switch, content in slots.items():
         fill(b, switch, *content)
     both = await answers(b, sessions[0], sessions[3])
@@ -73,7 +78,7 @@ async def test_slots_say_who_has_not_contributed_and_else_heartbeats(
 async def test_a_switch_that_is_away_is_not_asked(b: Bench) -> None:
     sessions = await b.run_job("train", ACROSS)
     for session in sessions:
-        session.hear(Heartbeat(running=3))
+        runs(session, 3)
     fill(b, "l1", (0, 17, 0b01, 0))
     fill(b, "l2", (0, 17, 0b10, 0))
     b.switches["l1"].connected = False
@@ -84,5 +89,5 @@ async def test_a_switch_that_is_away_is_not_asked(b: Bench) -> None:
 
 async def test_without_slots_heartbeats_alone_say_it(b: Bench) -> None:
     sessions = await b.run_job("train", 2)
-    sessions[0].hear(Heartbeat(running=3))
+    runs(sessions[0], 3)
     assert await answers(b, sessions[0]) == ["rank 1 (h2, 10.0.0.2) is in no collective"]
