@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
+from random import Random
 from typing import Any
 
 from controller.jobs.effects import Effect
@@ -20,11 +21,13 @@ class Engine:
     queue. `on_act`: called at each `act`.
 
     `stood_still`: called with the seconds that the process itself was stopped for, and the time now.
-    `stopping`: begin nothing new. Not thread-safe: one event loop.
+    `rng`: what all of the controller draws from. `stopping`: begin nothing new. Not thread-safe: one
+    event loop.
     """
 
-    def __init__(self, clock: Callable[[], float], *, interval_s: float) -> None:
+    def __init__(self, clock: Callable[[], float], rng: Random, *, interval_s: float) -> None:
         self.clock = clock
+        self.rng = rng
         self.handlers: dict[type, Callable[[Record, Any], None]] = {}
         self.stood_still: list[Callable[[float, float], None]] = []
         self.on_act: list[Callable[[], None]] = []

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from random import Random, SystemRandom
 
 from controller.api.errors import ConflictError, ControllerError
 from controller.api.messages import EndCause, Ended, JobSpec, Left, RcParameters
@@ -58,6 +58,7 @@ class Registry:
         switches: Sequence[ManagedSwitch],
         *,
         clock: Callable[[], float] = time.monotonic,
+        rng: Random | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -75,7 +76,9 @@ class Registry:
             ),
         )
         self.book = Book()
-        self.engine = Engine(clock, interval_s=config.heartbeat_interval_s)
+        self.engine = Engine(
+            clock, SystemRandom() if rng is None else rng, interval_s=config.heartbeat_interval_s
+        )
         self.manager = SwitchManager(config, store, switches, self.engine)
         self.gangs = Gangs(
             self.book,
@@ -196,8 +199,8 @@ class Registry:
             self.engine.spawn(self._installed(planes))
 
     async def _installed(self, planes: Sequence[Record]) -> None:
-        first, why = planes[0], ""
-        tokens = [{rank: secrets.token_bytes(_TOKEN_BYTES) for rank in plane.job.workers} for plane in planes]
+        first, why, rng = planes[0], "", self.engine.rng
+        tokens = [{rank: rng.randbytes(_TOKEN_BYTES) for rank in plane.job.workers} for plane in planes]
         try:
             plans = await self.installer.set_up(planes)
             for plane, plan in zip(planes, plans, strict=True):

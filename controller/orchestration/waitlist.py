@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -278,7 +277,7 @@ class Waitlist:
         self.changed()
 
     def _move(self, record: Record, mode: Mode) -> None:
-        number = 1 + secrets.randbelow(_MOVES - 1)  # a controller that was restarted must not repeat one
+        number = self._engine.rng.randrange(1, _MOVES)  # a controller that was restarted must not repeat one
         for plane in record.live_planes:
             self._engine.act(plane, lambda job, now: job.move_to(mode, number, now))
 

@@ -9,11 +9,10 @@ long here, so that what goes to and fro takes no time beside them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
-import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, Final
 
 from controller.api.messages import Ended, FromController, FromWorker, Heartbeat, Mode
@@ -110,6 +109,18 @@ def _is_cancelled(args: tuple[Any, ...]) -> bool:
     return bool(args) and isinstance(args[0], asyncio.Handle) and args[0].cancelled()
 
 
+class _Counting(Random):
+    """Randomness that is not: the numbers 1, 2, … as the controller draws them. `drawn`: the last one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drawn = 0
+
+    def getrandbits(self, k: int, /) -> int:
+        self.drawn += 1
+        return self.drawn % (1 << k)
+
+
 class _Plane:
     """The entries of a switch; nothing is in its registers."""
 
@@ -192,12 +203,11 @@ class ControllerPart:
         self.clock.now_ns = _BEGINS_S * NS
         self.node = _Node()
         self.store = Store(":memory:", wall_clock=lambda: _GENERATIONS)
-        self.drawn = 0
+        self.rng = _Counting()
         self.out: list[Any] = []
-        with self._drawing():
-            self._start()
-            while self._soon() is not None:
-                self._work()
+        self._start()
+        while self._soon() is not None:
+            self._work()
         if not self.life.listening:
             raise AssertionError("the controller did not start")
 
@@ -207,7 +217,7 @@ class ControllerPart:
         """One step. AssertionError: it is wrong."""
         self.out = []
         verb, *what = given
-        with self._drawing(), self.life.running():
+        with self.life.running():
             getattr(self, f"_{verb}")(*what)
             self._run()
         return tuple(self.out)
@@ -281,7 +291,12 @@ class ControllerPart:
     def _start(self) -> None:
         self.streams: dict[int, list[_Stream]] = {}
         nodes = {self.node.name: self.node}
-        self.life = Life(self.clock, self.config, nodes, self.store, patience_s=SHORT_S / 2, switch=_Switch)
+        self.life = Life(
+            *(self.clock, self.config, nodes, self.store),
+            rng=self.rng,
+            patience_s=SHORT_S / 2,
+            switch=_Switch,
+        )
 
     def _away(self) -> None:
         self.node.die()
@@ -296,24 +311,6 @@ class ControllerPart:
         self.life.registry.waitlist.renumber(self.life.registry.job(JOB))
 
     # How it runs
-
-    @contextlib.contextmanager
-    def _drawing(self) -> Iterator[None]:
-        """What it draws is what it drew before."""
-        drawn = secrets.token_bytes, secrets.randbelow
-        secrets.token_bytes = self._bytes  # type: ignore[assignment]
-        secrets.randbelow = self._draw  # type: ignore[assignment]
-        try:
-            yield
-        finally:
-            secrets.token_bytes, secrets.randbelow = drawn
-
-    def _draw(self, below: int) -> int:
-        self.drawn += 1
-        return self.drawn % below
-
-    def _bytes(self, size: int | None = None) -> bytes:
-        return self._draw(1 << 62).to_bytes(size or 32, "big")
 
     def _soon(self) -> int | None:
         due = self.clock.due_ns()
@@ -366,8 +363,7 @@ class ControllerPart:
         self.node.connection = None
         self.node.waiting.clear()
         boots, self.node.boots = self.node.boots, -1  # what it is at ends at once
-        with self._drawing():
-            life.loop.abandon()
+        life.loop.abandon()
         DEFECTS.found.clear()
         self.node.boots = boots
         self.clock.clear()
@@ -429,7 +425,7 @@ class ControllerPart:
 
     def digest(self) -> bytes:
         """Of all that decides what it does next."""
-        roots: list[Any] = [self.life.alive, self.life.listening, self.drawn, self.node]
+        roots: list[Any] = [self.life.alive, self.life.listening, self.rng.drawn, self.node]
         if self.life.alive:
             tasks = [task for task in self.life.loop.tasks if not task.done()]
             roots += [self.life.registry, self.streams, tasks, self.clock.pending()]
@@ -448,6 +444,7 @@ _CANON: Final = Canon(
         "Life",
         "ConfigView",
         "_Heap",
+        "_Counting",
         "Timing",
         "Program",
         "SimpleNamespace",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 from typing import Any
 
 from controller.api.errors import ControllerError, QueuePairTakenError
@@ -119,6 +120,7 @@ class Life:
         nodes: Mapping[str, SwitchNode],
         store: Store,
         *,
+        rng: Random,
         patience_s: float,
         slots: int = 0,
         switch: type[SimulatedSwitch] = SimulatedSwitch,
@@ -137,7 +139,7 @@ class Life:
                 for one in config.switches
             ]
             managed = [ManagedSwitch(s) for s in switches]
-            self.registry = Registry(config, store, managed, clock=self.loop.time)
+            self.registry = Registry(config, store, managed, clock=self.loop.time, rng=rng)
             if slots:
                 for one in managed:
                     one.allocator = SwitchAllocator(slots=slots)
@@ -205,7 +207,9 @@ class ControllerProcess(Life):
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []  # while it is stopped
         self.conversations: list[Conversation] = []
         patience_s, slots = scene.config.switch_timeout_s / 2, scene.schedule.slots
-        super().__init__(scene.clock, scene.config, nodes, store, patience_s=patience_s, slots=slots)
+        super().__init__(
+            scene.clock, scene.config, nodes, store, rng=scene.rng, patience_s=patience_s, slots=slots
+        )
 
     def connect(self, conversation: Conversation, first: Join | Resume) -> None:
         """A worker's first message has come: it joins, or resumes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from random import Random
 from typing import Protocol
 
 from controller.config import HostConfig
@@ -63,6 +64,7 @@ class Scene:
         self.schedule = schedule
         self.config = schedule.config()
         self.clock = Clock()
+        self.rng = Random(f"{schedule.seed}/controller")  # of all of the controller's lives
         self.tracing = tracing
         self.observer = observer
         self.new_wire = Wire if observer is None else observer.wire

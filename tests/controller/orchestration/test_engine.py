@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from random import Random
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.controller.jobs.made import running
 
 @pytest.fixture
 def engine() -> Engine:
-    return Engine(lambda: 7.0, interval_s=1.0)
+    return Engine(lambda: 7.0, Random(), interval_s=1.0)
 
 
 def test_what_a_handler_brings_up_is_carried_out_behind_what_came_before(engine: Engine) -> None:
@@ -61,7 +62,7 @@ def test_a_call_that_is_refused_leaves_the_queue_as_it_is(engine: Engine) -> Non
 
 def test_who_stood_still_holds_it_against_nobody() -> None:
     now, told = 100.0, []
-    engine = Engine(lambda: now, interval_s=2.0)
+    engine = Engine(lambda: now, Random(), interval_s=2.0)
     engine.stood_still.append(lambda seconds, at: told.append((seconds, at)))
     engine.begin_anew()
     for now in (101.0, 103.0, 110.0):
