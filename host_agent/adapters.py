@@ -23,7 +23,7 @@ _LAST_QPN: Final = 0xFFFFFE
 
 
 class Transport(Enum):
-    """Who speaks RoCE v2. AUTO: the interface's RDMA device if it has one, else the userspace transport."""
+    """The speaker of RoCE v2. AUTO: the interface's RDMA device if it has one, else userspace."""
 
     AUTO = "auto"
     USERSPACE = "userspace"
@@ -31,7 +31,7 @@ class Transport(Enum):
 
 
 def transport_of(transport: Transport | str) -> Transport:
-    """The transport of that name; UsageError lists them."""
+    """Return the transport of that name. UsageError lists the names."""
     try:
         return Transport(transport)
     except ValueError:
@@ -40,7 +40,7 @@ def transport_of(transport: Transport | str) -> Transport:
 
 
 class UserspaceAdapter:
-    """Queue pairs that are numbers of our own choice.
+    """Queue pairs whose numbers this worker chooses itself.
 
     `path_mtu`: the largest that it carries. `rnr_nak`: whether the switch shall answer with RNR NAKs what
     waits for a slow worker.
@@ -55,15 +55,15 @@ class UserspaceAdapter:
         self.exchange()
 
     def exchange(self) -> None:
-        """Other numbers, as good as never those from before."""
+        """Take new queue pair numbers at random, so that they hardly ever repeat earlier ones."""
         self.qpn_out, self.qpn_in = _random_qpns()
 
     def link(self, config: TransportConfig, rc: RcParameters) -> RcDriver:
-        """A thread on a raw socket. It has no limits to tell it (`rc`): a job's end ends its retries."""
+        """Return a link with a thread on a raw socket. It ignores the limits in `rc`: a job's end ends it."""
         return RcDriver(config, self._interface.name)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: this adapter holds no resources."""
 
 
 class VerbsAdapter:
@@ -78,7 +78,7 @@ class VerbsAdapter:
         self.qpn_out, self.qpn_in = queue_pairs.qpn_out, queue_pairs.qpn_in
 
     def exchange(self) -> None:
-        """Others of the device, which holds these until there is a link. InterfaceError."""
+        """Take another pair; the device holds the present one until there is a link. InterfaceError."""
         try:
             self._queue_pairs.exchange()
         except TransportError as error:
@@ -86,11 +86,11 @@ class VerbsAdapter:
         self.qpn_out, self.qpn_in = self._queue_pairs.qpn_out, self._queue_pairs.qpn_in
 
     def link(self, config: TransportConfig, rc: RcParameters) -> VerbsLink:
-        """The device's queue pairs, with a thread of their own; they are its own from now on."""
+        """Return a link with a thread of its own, which owns the device's queue pairs from now on."""
         return VerbsLink(config, self._queue_pairs, rc)
 
     def close(self) -> None:
-        """Destroy the queue pairs, where they got no link; idempotent."""
+        """Destroy the queue pairs if they got no link. Idempotent."""
         self._queue_pairs.close()
 
 
@@ -99,7 +99,7 @@ Adapter: TypeAlias = UserspaceAdapter | VerbsAdapter
 
 
 def choose_adapter(transport: Transport, interface: Interface) -> Adapter:
-    """The adapter for `interface`. InterfaceError where the one that was asked for cannot be had."""
+    """Return the adapter for `interface`. InterfaceError if the transport asked for is missing there."""
     if transport is Transport.USERSPACE:
         return UserspaceAdapter(interface)
     device = find_device(interface.name, interface.ip)
@@ -122,7 +122,7 @@ def choose_adapter(transport: Transport, interface: Interface) -> Adapter:
 
 
 def fresh_adapter(transport: Transport, interface: Interface, used: deque[int]) -> Adapter:
-    """As `choose_adapter`, with none of these numbers, to which its own are added."""
+    """Choose an adapter as `choose_adapter` does, with no number out of `used`; add its numbers there."""
     adapter = choose_adapter(transport, interface)
     try:
         renumber(adapter, used)
@@ -133,10 +133,10 @@ def fresh_adapter(transport: Transport, interface: Interface, used: deque[int]) 
 
 
 def renumber(adapter: Adapter, used: deque[int]) -> None:
-    """Let an adapter have none of these numbers, to which its own are added. InterfaceError.
+    """Give an adapter numbers that are not in `used`, and add them there. InterfaceError.
 
-    A device may give out again the numbers that it got back last, so it is asked for others beside them: each
-    time another of these numbers is in use.
+    A device may give out again the numbers that it got back last. So each number that is in use stays held
+    while the device is asked for others.
     """
     known = set(used)
     for _ in range(len(known) + 1):

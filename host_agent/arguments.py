@@ -1,4 +1,4 @@
-"""Checks what users pass to collectives, and makes it uniform; UsageError if it is wrong."""
+"""Checks of what users pass to collectives, which also make it uniform. UsageError if it is wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REDUCTIONS = {r.name.lower(): r for r in Reduction if r is not Reduction.NONE}
 
 @functools.lru_cache
 def name_of(dtype: np.dtype[Any]) -> str:
-    """Return what str() has, which takes long, with a hash in place of the end of a long name."""
+    """Return str(dtype), which is slow to compute, with a hash in place of the end of a long name."""
     name = str(dtype)
     if len(name) <= _LONGEST_NAME:
         return name
@@ -32,7 +32,7 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def contiguous(array: Array) -> Array:
-    """`array`, or a copy of it in C order and this machine's byte order."""
+    """Return `array`, or a copy of it in C order and this machine's byte order."""
     array = np.asarray(array)
     if array.dtype.hasobject or array.dtype.itemsize == 0:
         raise UsageError(f"arrays of dtype {array.dtype} cannot be sent: elements need a fixed size")
@@ -44,7 +44,7 @@ def contiguous(array: Array) -> Array:
 
 
 def reducible(array: Array, op: Reduction | str) -> tuple[Array, Reduction]:
-    """`contiguous(array)`, whose elements can be reduced, and the reduction: itself, or its name's."""
+    """Return `contiguous(array)`, if it can be reduced, and the reduction that `op` is or names."""
     array = contiguous(array)
     found = _REDUCTIONS.get(op.lower()) if isinstance(op, str) else op
     if found is None or found not in _REDUCTIONS.values():
@@ -56,7 +56,7 @@ def reducible(array: Array, op: Reduction | str) -> tuple[Array, Reduction]:
 
 
 def result_array(out: Array | None, like: Array) -> Array:
-    """`out`, or a new array shaped like `like`, which it may be but not overlap: both are contiguous."""
+    """Return `out`, or a new array shaped like `like`. `out` may be `like`, but not overlap it in part."""
     if out is None:
         return np.empty_like(like)
     if out.shape != like.shape or out.dtype != like.dtype:
@@ -69,7 +69,7 @@ def result_array(out: Array | None, like: Array) -> Array:
 
 
 def strategy_of(strategy: Strategy | str) -> Strategy:
-    """The strategy itself, or by its name."""
+    """Return the strategy itself, or the one of that name."""
     try:
         return Strategy(strategy)
     except ValueError as error:
@@ -78,12 +78,12 @@ def strategy_of(strategy: Strategy | str) -> Strategy:
 
 
 def of_switches(dtype: np.dtype[Any], reduction: Reduction) -> bool:
-    """Whether a switch can make such a reduction; all others go by ring."""
+    """Tell whether a switch can make this reduction; all others go by ring."""
     return dtype in ELEMENT_TYPES and reduction is not Reduction.PROD
 
 
 def by_switch_or_ring(strategy: Strategy, dtype: np.dtype[Any], reduction: Reduction) -> Strategy:
-    """The strategy, or RING where no switch can do it; UsageError where it was asked for all the same."""
+    """Return the strategy, or RING if no switch can do it. UsageError if IN_NETWORK was asked for then."""
     if reduction is Reduction.NONE or of_switches(dtype, reduction):
         return strategy
     if strategy is Strategy.IN_NETWORK:
@@ -95,7 +95,7 @@ def by_switch_or_ring(strategy: Strategy, dtype: np.dtype[Any], reduction: Reduc
 
 
 def wire_of(wire: Wire | str, dtype: np.dtype[Any], reduction: Reduction, feedback: object = None) -> Wire:
-    """The wire itself, or by its name in any case, where it can carry that."""
+    """Return the wire itself, or the one of that name in any case, if it can carry this reduction."""
     if feedback is not None and not isinstance(feedback, ErrorFeedback):
         raise UsageError(
             f"feedback has to be an ErrorFeedback, not {feedback!r}: make one with ErrorFeedback(), and give "

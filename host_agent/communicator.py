@@ -208,7 +208,7 @@ class Communicator(Collectives):
 
     @property
     def _view(self) -> View:
-        """Who is in the job, as the next call sees it."""
+        """The workers in the job, as the next call sees them."""
         member = self._execution.member
         return member.view_at(member.called)
 
@@ -273,11 +273,11 @@ class Communicator(Collectives):
         gang_renewal: int = 0,
         choose: Callable[[Mode], Strategy] | None = None,
     ) -> Future[Array]:
-        """A collective of one's own, of all workers, in its turn; the future has `result`.
+        """Run a collective of one's own, of all workers, in its turn; return a future that gets `result`.
 
-        `steps(call, strategy)` are operations as in `host_agent.collectives`. `choose` gives the strategy, or
-        it is chosen as for `kind` of `array`, which, with `what`, tells the call from others.
-        `gang_renewal`: as in `Task`.
+        `steps(call, strategy)` are operations as in `host_agent.collectives`. `choose` gives the strategy.
+        Without it, the strategy is chosen as for `kind` of `array`. `what`, `kind` and `array` tell the call
+        from others. `gang_renewal`: as in `Task`.
         """
         begun = Begun(lambda call, chosen: steps(call.named(kind, array), chosen), result)
         how = choose or self._choice(self._strategy(strategy, array, reduction), kind, array)
@@ -285,31 +285,31 @@ class Communicator(Collectives):
         return self._turns.later(task)
 
     def leave_warnings(self) -> None:
-        """Do not warn of the ring: whoever runs this plane does, by `warn_of_ring`."""
+        """Leave warnings of the ring to the runner of this plane, which calls `warn_of_ring`."""
         self._execution.warns_of_ring = False
 
     def warn_of_ring(self, stacklevel: int) -> None:
-        """As `Execution`'s."""
+        """Warn as `Execution.warn_of_ring` does."""
         self._execution.warn_of_ring(stacklevel + 1)
 
     def view_at(self, call: int) -> View:
-        """Return who is in the job as that call of a gang sees it."""
+        """Return who is in the job, as a gang's call of that number sees it."""
         return self._execution.member.view_at(call)
 
     def gang_called(self, calls: int) -> None:
-        """The user has made so many calls on all GPUs."""
+        """Note that the user has made so many calls on all GPUs."""
         self._execution.member.called = calls % NUMBERS
 
     def begins_gang_collective(self, call: int) -> tuple[int, tuple[View, ...]]:
-        """As `Execution`'s, and the next two."""
+        """Begin a collective of all GPUs; see `Execution`, as for the next two methods."""
         return self._execution.begins_gang_collective(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:
-        """Whether what an elastic gang began after that renewal is dropped."""
+        """Tell whether a renewal dropped what an elastic gang began after renewal `gang_renewal`."""
         return self._execution.is_begun_anew(gang_renewal)
 
     def finish_gang_collective(self, gang_renewal: int, what: str) -> None:
-        """A collective of all GPUs has its result here. BegunAnewError."""
+        """Count a collective of all GPUs as finished, as its result is here. BegunAnewError."""
         self._execution.finish_gang_collective(gang_renewal, what)
 
     def counters(self) -> Counters:
@@ -362,20 +362,20 @@ class Communicator(Collectives):
         self.leave()
 
     def fail_with(self, reason: str, plane: int) -> None:
-        """As `abort`, because another GPU of this machine has failed, the one in that plane."""
+        """Abort as `abort` does, because another GPU of this machine, the one in that plane, has failed."""
         error = CommunicatorClosedError(f"this worker aborted the job: {reason}")
         self._execution.fail(error, reason, plane=plane)
         self.leave()
 
     def differ(self, error: MismatchError, what: str) -> None:
-        """End the job for everybody: others have called something else than this worker, `what` in words.
+        """End the job for everybody: others have called something else than this worker (`what`, in words).
 
-        For those that know it without a packet, as the workers of one machine do.
+        Meant for callers that know it without a packet, such as the workers of one machine.
         """
         self._execution.differ(error, what)
 
     def _choice(self, wanted: Strategy, kind: Kind, array: Array) -> Callable[[Mode], Strategy]:
-        """Choose the strategy when the collective starts: the job may have moved or lost workers by then."""
+        """Return a function that chooses the strategy at the start: the job may have changed by then."""
         scaled = array.dtype != np.int32 and kind not in (Kind.BROADCAST, Kind.ALL_GATHER)
         member, nbytes = self._execution.member, array.nbytes
 
@@ -390,7 +390,7 @@ class Communicator(Collectives):
 
 
 def _begin(wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
-    """Return what prepares a collective for the workers that are in the job when it starts."""
+    """Return a function that prepares a collective for the workers in the job when it starts."""
     source, result = wanted.source, wanted.result
     name = wanted.kind.name.lower()
 
@@ -435,5 +435,5 @@ def _begin(wanted: Wanted[Any]) -> Callable[[View, int], Begun]:
 
 
 def _given_to(has_it: bool) -> Callable[[Array], Array | None]:
-    """Return what hands the result to a user who gets it, and None to others."""
+    """Return a function that gives the result to a user who gets it, and None to others."""
     return lambda result: result if has_it else None

@@ -1,4 +1,4 @@
-"""The session with the controller over gRPC: runs `session.py` with threads, a channel and a clock.
+"""Session with the controller over gRPC: runs `session.py` with threads, a channel and a clock.
 
 One thread reads what the controller says, another one does what is due.
 """
@@ -79,7 +79,7 @@ _Outgoing = SimpleQueue[pb.WorkerMessage | None]
 class ControllerSession:
     """The `Membership` of one worker, at the controller at "host:port".
 
-    `tls`: its certificate (None: without TLS). ControllerUnreachableError where that cannot be used.
+    `tls`: its certificate (None: without TLS). ControllerUnreachableError if that cannot be used.
     """
 
     def __init__(self, controller: str, *, tls: TlsFiles | None = None) -> None:
@@ -160,7 +160,7 @@ class ControllerSession:
             callback(ended)
 
     def listen(self, callback: Callable[[Request], None]) -> None:
-        """Call `callback`, which must not block, with all that is asked of this worker, now and before."""
+        """Call `callback`, which must not block, with every request to this worker, now and before."""
         with self._asking:
             self._listener = callback
             for request in self._requests:
@@ -168,13 +168,13 @@ class ControllerSession:
             self._requests.clear()
 
     def say(self, answer: Answer) -> None:
-        """What was asked."""
+        """Answer a request of the controller."""
         with self._changed:
             self._joined.say(answer)
             self._act()
 
     def confirm(self, *, timeout_s: float) -> bool:
-        """Whether this worker is in its job now, for sure; see `Membership`."""
+        """Return whether this worker is surely in its job now; see `Membership.confirm`."""
         session = self._joined
         if session.holds_lease(_now()):
             return True
@@ -188,7 +188,7 @@ class ControllerSession:
             return session.is_member and session.holds_lease(_now())
 
     def who_is_missing(self, *, timeout_s: float) -> str:
-        """As `Membership`'s."""
+        """Say whom the collective waits for; see `Membership.who_is_missing`."""
         session, collective = self._joined, self._joined.running
 
         def answer() -> Lacking | None:
@@ -211,11 +211,11 @@ class ControllerSession:
         return f"The controller says: {lacking.who}"
 
     def counted(self, generation: int, messages: int) -> None:
-        """So many messages have been numbered in a generation."""
+        """Note how many messages have been numbered in a generation."""
         self._joined.counted = Heartbeat(generation=generation, messages=messages)
 
     def runs(self, collective: int | None) -> None:
-        """This worker is in a collective now, or in none."""
+        """Note the collective that this worker is in, or that it is in none."""
         self._joined.running = collective
 
     def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
@@ -226,7 +226,7 @@ class ControllerSession:
                 self._act()
 
     def leave(self, *, timeout_s: float, collectives: int | None = None) -> None:
-        """Wait until all workers leave. Where the job ends otherwise: see `error_of`.
+        """Wait until all workers leave. If the job ends otherwise, raise the error of `error_of`.
 
         CollectiveTimeoutError where others do not leave in time, ControllerUnreachableError where the
         controller is away.
@@ -267,7 +267,7 @@ class ControllerSession:
         return self._session
 
     def _wait(self, reached: Callable[[], bool], timeout_s: float) -> bool:
-        """Whether it was reached in time; raises what the controller said instead."""
+        """Wait until `reached`; return whether it came in time. Raise what the controller said instead."""
         session = self._joined
         with self._changed:
             self._changed.wait_for(lambda: reached() or session.ended or session.refused, timeout=timeout_s)
@@ -280,7 +280,7 @@ class ControllerSession:
         return False
 
     def _awaited(self, session: Session) -> str:
-        """What joining waits for."""
+        """Say what joining waits for."""
         if session.missing:
             return f"waits for {session.missing} to join"
         error = f" ({session.last_error})" if session.last_error else ""
@@ -296,7 +296,7 @@ class ControllerSession:
         return diagnosis.why(self.controller, self._tls, what=f"the controller at {self.controller}")
 
     def _act(self) -> None:
-        """Do what the session wants. None of it blocks; the lock keeps it in order."""
+        """Do what the session wants. Nothing here blocks; the lock keeps it in order."""
         for action in self._joined.actions():
             match action:
                 case Open(first):
@@ -349,7 +349,7 @@ class ControllerSession:
                 callback(session.ended)
 
     def _talk(self, outgoing: _Outgoing) -> Any:
-        """One stream, to the error that it ends with."""
+        """Run one stream; return the error, or the call, that it ended with."""
         call = self._stub.Session(_until_none(outgoing))
         with self._changed:
             self._call = call
@@ -365,7 +365,7 @@ class ControllerSession:
         return call  # it ended without an error: status OK
 
     def _is_final(self, session: Session, end: Any) -> bool:
-        """Whether trying again is of no use. A job that runs goes on until it is told that it is over."""
+        """Tell whether it is of no use to try again. A running job goes on until it hears that it is over."""
         if session.ready is not None:
             return end.code() in OVER
         if end.code() not in _GONE:
@@ -406,7 +406,7 @@ class ControllerSession:
 
 
 def _now() -> int:
-    """Nanoseconds, also of the time that the machine was suspended, which the others do not wait for."""
+    """Return nanoseconds, suspended time included: others do not wait while this machine sleeps."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
@@ -416,7 +416,7 @@ def _until_none(messages: _Outgoing) -> Iterator[pb.WorkerMessage]:
 
 
 def _predecessor(session: Session) -> str:
-    """Say whom a worker hears itself, in a gang by its rank among those of all GPUs."""
+    """Say which predecessor this worker receives from; in a gang, by its rank among those of all GPUs."""
     assert session.ready is not None  # it is in a collective
     worker, gang = session.ready.predecessor, session.join.gang
     rank = worker.rank if gang is None else worker.rank * gang.planes + gang.plane

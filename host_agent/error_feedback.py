@@ -21,7 +21,7 @@ _FLOAT32 = np.dtype(np.float32)
 
 
 class ErrorFeedback:
-    """What this worker still owes to the sums of one tensor that is all-reduced again and again.
+    """Debt of this worker to the sums of one tensor that is all-reduced again and again.
 
     Each worker rounds its float32s to 11 bits, and those far below the largest of their block to fewer. The
     difference stays here, a float32 an element, and goes into the next call with the same handle (Seide et
@@ -52,7 +52,7 @@ class ErrorFeedback:
         self._owed, self._given, self._user = None, False, None
 
     def require(self, array: Array, user: Execution) -> None:
-        """UsageError where tensors like this one, of this communicator, cannot use it."""
+        """Raise UsageError if this communicator cannot use the handle for tensors like this one."""
         if array.dtype != _FLOAT32:
             raise UsageError(f"error feedback is for float32, not for {array.dtype}")
         if self._owed is not None and self._owed.size not in (0, array.size):
@@ -67,7 +67,7 @@ class ErrorFeedback:
             )
 
     def begin(self, array: Array, result: Array, user: Execution) -> Callable[[View], Begun]:
-        """What runs the collective on a flat `array`."""
+        """Return a function that runs the collective on a flat `array`."""
         contribution: list[Array] = []  # made when it starts, and once: it may begin anew
 
         def begin(view: View) -> Begun:
@@ -84,7 +84,7 @@ class ErrorFeedback:
         return begin
 
     def _contribution(self, array: Array, user: Execution) -> Array:
-        """What to send: the handle's own buffer, in which the collective leaves what is owed then."""
+        """Return what to send: the handle's own buffer, in which the collective then leaves what is owed."""
         self.require(array, user)
         self._user = weakref.ref(user)
         if self._owed is None or self._owed.size != array.size:
@@ -102,7 +102,7 @@ class ErrorFeedback:
         return switched
 
     def _by_ring(self, call: Call, given: Array, out: Array) -> Steps[None]:
-        """As they are: nothing is owed then."""
+        """Run the all-reduce by ring, where floats travel unchanged: nothing is owed then."""
         yield from ring.all_reduce(call, given, out)
         given[...] = 0
         self._given = False

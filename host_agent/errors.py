@@ -20,7 +20,7 @@ class QueuePairTakenError(JobRefusedError):
 
 
 class ControllerUnreachableError(CommunicatorError):
-    """There is no controller at the address, or the session with it broke."""
+    """The controller cannot be reached at the address, or the session with it broke."""
 
 
 class InterfaceError(CommunicatorError):
@@ -68,11 +68,14 @@ class ConnectionFailedError(CommunicatorError):
 
 
 class RetryExceededError(ConnectionFailedError):
-    """No acknowledgement after the configured number of retransmissions."""
+    """The connection got no acknowledgement after the configured number of retransmissions."""
 
 
 class CollectiveTimeoutError(CommunicatorError, TimeoutError):
-    """No progress for `timeout_s`; names the first message without a result, and who is missing if known."""
+    """A collective made no progress for `timeout_s`.
+
+    The error names the first message without a result, and who is missing if known.
+    """
 
 
 class CommunicatorClosedError(CommunicatorError):

@@ -1,6 +1,6 @@
-"""Runs a worker's collectives as `member.py` decides, with threads, a connection and a clock.
+"""Runner of a worker's collectives: does what `member.py` decides, with threads, a connection and a clock.
 
-Collectives run one after the other, in the caller's thread or a queue's; after a failure none runs. One more
+Collectives run one after the other, in the caller's thread or a queue's; none runs after a failure. One more
 thread does the slow steps of a move or a renewal, and ends when there are none.
 """
 
@@ -69,23 +69,23 @@ _FAREWELL_S: Final = 5.0  # how long closing waits for the thread, which waits f
 
 
 class QueuePairs(Protocol):
-    """A worker's, of which neighbours can be told. All: TransportError, InterfaceError."""
+    """Queue pairs that neighbours can be told of. All methods: TransportError, InterfaceError."""
 
     @property
     def worker(self) -> Worker:
-        """Where neighbours reach it."""
+        """The worker as its neighbours reach it."""
         ...
 
     def offer(self) -> QueuePairs:
-        """Fresh ones."""
+        """Return fresh queue pairs."""
         ...
 
     def connect(self, ready: Ready) -> Link:
-        """The connection to the neighbours, started."""
+        """Return the connection to the neighbours, started."""
         ...
 
     def close(self) -> None:
-        """Let go of what got no connection; idempotent."""
+        """Let go of queue pairs that got no connection. Idempotent."""
         ...
 
 
@@ -124,7 +124,7 @@ class Task(Generic[T]):
     gang_renewal: int = 0
 
     def words(self, mode: Mode) -> str:
-        """The call, as it would travel now in a job of that mode."""
+        """Return the call in words, as it would travel now in a job of that mode."""
         try:
             return _words(self.what, self.choose(mode))
         except UsageError:  # which is what it will end with
@@ -146,11 +146,11 @@ class Tally:
     busy_s: float = 0.0
 
     def fell_back(self) -> None:
-        """Count one whose blocks with an Inf or NaN went around the ring."""
+        """Count a collective whose blocks with an Inf or NaN went around the ring."""
         self.non_finite_fallbacks += 1
 
     def add(self, strategy: Strategy, *, switched: bool | None, seconds: float) -> None:
-        """One more. `switched` is False where the switch was asked but an Inf or NaN came between."""
+        """Count one more. `switched` is False if the switch was asked but an Inf or NaN came between."""
         self.collectives += 1
         self.busy_s += seconds
         if switched is False:
@@ -207,7 +207,7 @@ class Execution:
 
     @property
     def rank(self) -> int:
-        """This worker's, in the present generation."""
+        """Rank of this worker in the present generation."""
         return self.member.view.rank
 
     @property
@@ -217,11 +217,11 @@ class Execution:
 
     @property
     def is_over(self) -> bool:
-        """It runs no collective any more."""
+        """True once it runs no more collectives."""
         return self._closed or self.failure is not None or self.ended is not None
 
     def differ(self, error: MismatchError, what: str) -> None:
-        """As `fail`: workers have called different collectives, and this one `what`, which is not begun."""
+        """Fail as `fail` does: workers called different collectives. `what`, this one's, is not begun."""
         with self.turns.order, self._changed:
             collective = self._next_collective
             self.member.calls.made(collective, lambda: what)
@@ -231,9 +231,9 @@ class Execution:
     # Collectives of all GPUs of an elastic gang
 
     def begins_gang_collective(self, call: int) -> tuple[int, tuple[View, ...]]:
-        """Return the renewal after which it is begun, and who has been in the job since, as the call sees it.
+        """Begin a collective of all GPUs, when all earlier calls in the plane are over.
 
-        All that was called in the plane before is over.
+        Returns the renewal after which it is begun, and the views since then, as the call sees them.
         """
         member = self.member
         with self.turns.order, self._changed:
@@ -241,13 +241,13 @@ class Execution:
             return member.gang_renewal, member.views_since(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:
-        """Whether what was begun after that renewal is dropped."""
+        """Tell whether a renewal dropped what was begun after renewal `gang_renewal`."""
         return self.member.begun_anew > gang_renewal
 
     def finish_gang_collective(self, gang_renewal: int, what: str) -> None:
-        """Its result is there: it is this worker's unless it is begun anew (BegunAnewError).
+        """Take the collective's result as this worker's, unless it is begun anew (BegunAnewError).
 
-        Waits until a renewal that asks where all stand is over, and until this worker is surely in its job.
+        Waits until no renewal asks where all stand, and until this worker is surely in its job.
         """
         patience = self.runner.patience_s
         with self._changed:
@@ -273,9 +273,9 @@ class Execution:
         *,
         plane: int | None = None,
     ) -> None:
-        """No collective runs after this; the job ends for everybody. `collective`: the one that failed.
+        """Run no collective after this, and end the job for everybody. `collective`: the one that failed.
 
-        `plane`: another GPU of this machine has, which is in that plane.
+        `plane`: the plane of another GPU of this machine, if that one has failed.
         """
         news = self.failure is None and self.ended is None
         if news:
@@ -289,7 +289,7 @@ class Execution:
             self.membership.abort(reason, called, plane)
 
     def close(self) -> None:
-        """Finish what is queued and take no more; interrupted (Ctrl-C), it fails."""
+        """Finish what is queued and take no more; on an interrupt (Ctrl-C), fail."""
         with self.turns.order:
             self._closed = True
         try:
@@ -314,11 +314,11 @@ class Execution:
         self._changes.add(callback)
 
     def _reason(self, error: BaseException) -> str:
-        """What the others are told."""
+        """Return the reason that the others are told."""
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
     def _admit(self, task: Task[Any]) -> int:
-        """The number of a collective."""
+        """Give a collective its number."""
         self._require_no_failure(task.what)  # first: who has left after a failure is told of that
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")
@@ -397,7 +397,7 @@ class Execution:
         return result
 
     def _start(self, task: Task[Any], collective: int, what: str) -> None:
-        """Wait until it may. BegunAnewError where it is dropped before."""
+        """Wait until the collective may start. BegunAnewError if it is dropped before."""
         patience = self.runner.patience_s
         with self._changed:
             marks = self.member.marks
@@ -417,7 +417,7 @@ class Execution:
             self._act()
 
     def _to_its_end(self, task: Task[Any], collective: int, what: str) -> tuple[Begun, Strategy, bool | None]:
-        """Run a collective, through as many renewals as it takes: its result, and what `Tally.add` takes."""
+        """Run a collective through all renewals; return its result and the input of `Tally.add`."""
         attempts: list[tuple[Begun, Strategy]] = []
         called = task.what
 
@@ -456,7 +456,7 @@ class Execution:
         return begun, strategy, switched
 
     def _root(self, task: Task[Any], collective: int, view: View) -> int:
-        """Return the root's rank now. UsageError, on all workers alike, where it was none or has died."""
+        """Return the root's present rank. UsageError, on all workers alike, if it was no rank or has died."""
         assert task.root is not None
         member = self._roots[collective]
         if member is None:
@@ -467,7 +467,7 @@ class Execution:
         return place
 
     def _numbered(self) -> int:
-        """How many messages this generation has had."""
+        """Return how many messages this generation has had."""
         generation = self.member.generation
         try:
             numbered = self.runner.link.progress().numbered
@@ -477,7 +477,7 @@ class Execution:
         return numbered
 
     def _deliver(self, what: str) -> None:
-        """Hold a result of an elastic job back until the others cannot make it again without this worker."""
+        """Hold a result of an elastic job back until the others no longer need this worker to have it."""
         patience, since = self.runner.patience_s, time.monotonic()
 
         def go_on() -> bool:
@@ -525,7 +525,7 @@ class Execution:
             )
 
     def _park(self, error: TransportClosedError, what: str) -> None:
-        """Wait until the renewal that cut a collective is over; raises `error` if no renewal cut it."""
+        """Wait until the renewal that cut a collective is over; raise `error` if no renewal cut it."""
         self._require_no_failure(what)
         patience = self.runner.patience_s
         with self._changed:
@@ -589,7 +589,7 @@ class Execution:
     # What the controller wants, and what comes of it
 
     def _on_request(self, request: Request) -> None:
-        """This must not block."""
+        """Take a request of the controller. This must not block."""
         with self._changed:
             mode, first = self.member.mode, self.member.next_collective
             self.member.hear(request)
@@ -733,7 +733,7 @@ class Execution:
             self._act()
 
     def _drop_queue_pairs(self, *, wanted: bool = False) -> None:
-        """Those of a renewal that another one has replaced."""
+        """Close queue pairs that were offered for a renewal which another one has replaced."""
         if self._offered is not None and not wanted:
             self._offered.close()
             self._offered = None
@@ -756,7 +756,7 @@ class Execution:
 
 
 class _Changes:
-    """Tells callbacks of changes, in a thread that there is from the first one on."""
+    """Calls of `on_change`'s callbacks, in a thread that starts with the first change."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[MembershipChange], None]] = []

@@ -17,8 +17,8 @@ from host_agent.transport.native import library
 def default_float_mode() -> Iterator[None]:
     """Round to nearest and keep subnormals in this thread; then set the mode that it had before.
 
-    Also a decorator of functions. Never hold it across a `yield` of a collective's steps: others would run in
-    it, or end in another thread.
+    Also a decorator of functions. Never hold it across a `yield` of a collective's steps: other code would
+    run in this mode, or the mode would end in another thread.
     """
     native = library()
     before = native.p4r_float_mode_enter()

@@ -1,8 +1,8 @@
-"""Connections that a forked child does not keep: they tell others that this process lives.
+"""Connections that a forked child must not keep: they tell others that this process lives.
 
-A peer hears of a death when the last descriptor of a connection is closed. A child that was forked, as a data
-loader is, has copies of all of them, and would hold the news back for as long as it lives. So they are closed
-in children. A child that calls another program has none of them anyway.
+A peer hears of a death when the last descriptor of a connection is closed. A forked child, such as a data
+loader, has copies of all of them, and would delay the news for as long as it lives. So children close them.
+A child that calls another program has none of them anyway.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ _PEERS: Final[WeakKeyDictionary[object, frozenset[Peer]]] = WeakKeyDictionary()
 
 
 def not_for_children(mine: Socket) -> Socket:
-    """Close this socket in every child that is forked from now on. Returns it."""
+    """Close this socket in every child that is forked from now on, and return it."""
     _SOCKETS.add(mine)
     return mine
 
 
 def connections_not_for_children(owner: object, target: str) -> None:
-    """Close this process's connections to `target`, a server's address, in children, while `owner` lives.
+    """Close this process's connections to the server address `target` in children, while `owner` lives.
 
-    For those whose sockets are a library's, as gRPC's are. A name is looked up now, which may take a while.
+    Meant for sockets that belong to a library, such as gRPC. A name is looked up now, which may take a while.
     """
     _PEERS[owner] = frozenset(_peers_at(target))
 
 
 def _peers_at(target: str) -> set[Peer]:
-    """The addresses of a gRPC target, as sockets have them."""
+    """Return the addresses of a gRPC target, as sockets have them."""
     if target.startswith(_UNIX):
         return {"/" + target.removeprefix(_UNIX).lstrip("/")}
     host, _, port = target.rpartition("/")[2].rpartition(":")
@@ -49,7 +49,7 @@ def _peers_at(target: str) -> set[Peer]:
 
 
 def _internet(name: tuple[object, ...]) -> Peer:
-    """The address in a socket's name; one of IPv4 as such, also where the socket is one of IPv6."""
+    """Return the address in a socket's name; an IPv4 address stays one if the socket is of IPv6."""
     address = ip_address(str(name[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address, int(str(name[1]))
@@ -67,7 +67,7 @@ def _close_in_child() -> None:
 
 
 def _peer_of(descriptor: int) -> Peer | None:
-    """The other end of a connection; None where a descriptor is none."""
+    """Return the other end of a connection; None if the descriptor is not a connection."""
     try:
         connection = socket.socket(fileno=descriptor)
     except OSError:
@@ -83,7 +83,7 @@ def _peer_of(descriptor: int) -> Peer | None:
 
 
 def _exchange(descriptor: int) -> None:
-    """Close it, and keep its number taken: a copy of the library may close that once more."""
+    """Close a descriptor but keep its number taken: the library may close that number once more."""
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)

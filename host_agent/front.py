@@ -1,6 +1,6 @@
-"""The collectives as users call them: what they are given is checked here, and put in order.
+"""Collectives as users call them: arguments are checked here, and calls put in order.
 
-Whoever derives from `Collectives` makes of a `Wanted`, one call that was found to be right, whatever its
+A class derived from `Collectives` turns a `Wanted`, one call that was found to be valid, into what its
 `Turns` runs.
 """
 
@@ -81,7 +81,7 @@ class Wanted(Generic[T]):
 
     @property
     def is_in_place(self) -> bool:
-        """The result overwrites the input; arrays that overlap in part are refused before."""
+        """True if the result overwrites the input; arrays that overlap in part were refused before."""
         return self.result is not None and self.result.ctypes.data == self.source.ctypes.data
 
 
@@ -162,17 +162,17 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
     @property
     @abstractmethod
     def rank(self) -> int:
-        """This worker's number among those of the job, from 0, as its next collective sees them."""
+        """Number of this worker among those of the job, from 0, as its next collective sees them."""
 
     @property
     @abstractmethod
     def world_size(self) -> int:
-        """How many workers the job has, as the next collective sees it."""
+        """Number of workers in the job, as the next collective sees it."""
 
     @property
     @abstractmethod
     def members(self) -> tuple[int, ...]:
-        """By rank, the rank that each worker joined with."""
+        """The rank that each worker joined with, by present rank."""
 
     @property
     @abstractmethod
@@ -182,17 +182,17 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
     @property
     @abstractmethod
     def mode(self) -> Mode:
-        """Whether the switch or the ring makes the job's sums now."""
+        """The maker of the job's sums now: switch or ring."""
 
     @property
     @abstractmethod
     def mode_reason(self) -> str:
-        """Why not in the network; empty if they are."""
+        """The reason why sums are not made in the network; empty if they are."""
 
     @property
     @abstractmethod
     def failure(self) -> CommunicatorError | None:
-        """Why the job has ended early, even if no collective has raised it yet."""
+        """The error with which the job has ended early, even if no collective has raised it yet."""
 
     @abstractmethod
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
@@ -212,15 +212,15 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
 
     @abstractmethod
     def counters(self) -> Counters:
-        """The connection's counters, over all generations."""
+        """Return the connection's counters, over all generations."""
 
     @abstractmethod
     def statistics(self) -> Statistics:
-        """Collectives run, time spent in them, and their traffic on the wire."""
+        """Return the collectives run, the time spent in them, and their traffic on the wire."""
 
     @abstractmethod
     def status(self, job: str) -> dict[str, Any]:
-        """This worker's status, as `host_agent.status` has it."""
+        """Return this worker's status, as `host_agent.status` has it."""
 
     # The end
 
@@ -259,7 +259,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
         feedback: ErrorFeedback | None = None,
         pipeline: bool | None = None,
     ) -> Wanted[Array]:
-        """The element-wise SUM, AVG, MAX, MIN or PROD over all ranks, of integers and floats.
+        """Return the element-wise SUM, AVG, MAX, MIN or PROD over all ranks, of integers and floats.
 
         Products, int64 and float64 go by ring: no switch can make those. All ranks give one shape. `out`
         (C-contiguous) takes the result; it may be `array` itself, but not overlap it in part. Integers wrap
@@ -298,7 +298,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
         *,
         strategy: Strategy | str | None = None,
     ) -> Wanted[Array | None]:
-        """As `all_reduce`, but only `root` gets the result; the others get None."""
+        """Reduce as `all_reduce` does, but only `root` gets the result; the others get None."""
         require_root(root, self._joined_size)
         source, reduction = reducible(array, op)
         return Wanted(
@@ -318,7 +318,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
         out: Array | None = None,
         strategy: Strategy | str | None = None,
     ) -> Wanted[Array]:
-        """`root`'s array on every rank, bit for bit; other ranks give shape and dtype (any fixed-size)."""
+        """Return `root`'s array on every rank, bit for bit; others give shape and dtype (any fixed-size)."""
         require_root(root, self._joined_size)
         source = contiguous(array)
         return Wanted(
@@ -331,7 +331,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
         )
 
     def _all_gather(self, array: Array, *, strategy: Strategy | str | None = None) -> Wanted[Array]:
-        """All ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
+        """Return all ranks' arrays (one shape, any fixed-size dtype), stacked: (world_size, *array.shape)."""
         source = contiguous(array)
         return Wanted(
             kind=Kind.ALL_GATHER,
@@ -343,7 +343,7 @@ class Collectives(AbstractContextManager["Collectives"], ABC):
     def _reduce_scatter(
         self, array: Array, op: Reduction | str = Reduction.SUM, *, strategy: Strategy | str | None = None
     ) -> Wanted[Array]:
-        """This rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
+        """Return this rank's block of the reduction: rows rank·n/N to (rank + 1)·n/N of n; N divides n."""
         source, reduction = reducible(array, op)
         if not (self.ready.lease_s and source.shape):  # else when it starts, on all alike: some may have died
             require_rows_for(self.world_size, source.shape)

@@ -1,4 +1,4 @@
-"""Joins a job: interface, controller, neighbours, connection."""
+"""Joining a job: interface, controller, neighbours, connection."""
 
 from __future__ import annotations
 
@@ -140,18 +140,18 @@ class QueuePairs:
 
     @property
     def worker(self) -> Worker:
-        """Where neighbours reach it."""
+        """The worker as its neighbours reach it."""
         return self.request.worker
 
     def offer(self) -> QueuePairs:
-        """Fresh ones, as these, with numbers that this worker has not had. InterfaceError."""
+        """Return fresh queue pairs, with numbers that this worker has not had. InterfaceError."""
         adapter = fresh_adapter(self.adapter.transport, self.interface, self.used)
         psn_out = secrets.randbelow(PSN_MODULUS)
         worker = replace(self.worker, qpn_out=adapter.qpn_out, psn_out=psn_out, qpn_in=adapter.qpn_in)
         return replace(self, request=replace(self.request, worker=worker), adapter=adapter)
 
     def connect(self, ready: Ready) -> Link:
-        """The connection to the neighbours, started. InterfaceError, TransportError."""
+        """Return the connection to the neighbours, started. InterfaceError, TransportError."""
         if (ready.world_size or self.request.world_size) == 1:
             return Alone()
         link = self._link(ready)
@@ -226,7 +226,7 @@ def take_place(
 
 
 def transport_config(request: Join, ready: Ready, *, retry_limit: int) -> TransportConfig:
-    """The connections of this worker in the job that `ready` describes."""
+    """Return the connections of this worker in the job that `ready` describes."""
     worker = request.worker
     return TransportConfig(
         mac=worker.mac,

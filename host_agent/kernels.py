@@ -22,7 +22,8 @@ def keep(array: NDArray[Any], copy: NDArray[np.uint8]) -> None:
 def sum_rows(rows: NDArray[np.int32], out: NDArray[Any], *, divisor: int) -> None:
     """Add up the floats at the beginning of each of `rows` (n, words; each contiguous) into `out`.
 
-    `out.size` of each; in the order of the rows, in 64-bit floats; divided, rounded once.
+    Each row has `out.size` floats. They are added in the order of the rows in 64-bit floats, divided, and
+    rounded once.
     """
     library().p4r_sum_rows(
         ELEMENT_TYPES[out.dtype],
@@ -48,7 +49,7 @@ def fold_into(target: NDArray[Any], source: NDArray[Any], fold: Arrival) -> None
 
 
 def has_special(array: NDArray[Any]) -> bool:
-    """Whether an Inf or NaN is among C-contiguous floats of one of the switch's types."""
+    """Tell whether an Inf or NaN is among C-contiguous floats of one of the switch's types."""
     return bool(library().p4r_has_special(ELEMENT_TYPES[array.dtype], array.ctypes.data, array.size))
 
 

@@ -67,7 +67,7 @@ IN_NETWORK_LIMIT: Final = 2**31 - 2**28
 
 @dataclass(frozen=True)
 class Say:
-    """To the controller."""
+    """A message for the controller."""
 
     message: Paused | Held | Renewing | Up | Called
 
@@ -82,7 +82,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Settle:
-    """When all that was sent is received and acknowledged, call `settled`."""
+    """Order to call `settled` when all that was sent is received and acknowledged."""
 
     move: int
 
@@ -161,13 +161,13 @@ class Stage(Enum):
 
 
 class Member:
-    """`view`: who is in the job now; `generation` and `mode` of the next collective, `mode_reason`: why
-    not in the network. `calls`: what the user has called.
+    """A worker's part in a running job.
 
-    `called`: the number of the user's next call, which the shell counts; in a gang, of all GPUs.
-
-    `ring_reason`, `ring_moves`: why, and how often, the job went over to the ring. `renewals` counts those
-    that are over, `marks` the steps of moves and renewals. `next_collective`: the first that has not started.
+    `view`: who is in the job now; `generation` and `mode` of the next collective, `mode_reason`: why not in
+    the network. `calls`: what the user has called. `called`: the number of the user's next call, which the
+    shell counts; in a gang, of all GPUs. `ring_reason`, `ring_moves`: why, and how often, the job went over
+    to the ring. `renewals` counts those that are over, `marks` the steps of moves and renewals.
+    `next_collective`: the first that has not started.
 
     In an elastic gang, `gang_collective` is the first of all GPUs that this worker has not finished,
     `gang_renewal` the number of the newest renewal that is over, and `begun_anew` that of the newest by which
@@ -205,23 +205,23 @@ class Member:
         self._started = False
 
     def actions(self) -> list[Action]:
-        """What is to be done, in order; each once."""
+        """Return what is to be done, in order; each once."""
         actions, self._actions = self._actions, []
         return actions
 
     @property
     def is_renewing(self) -> bool:
-        """Whether nothing may run now, and a cut collective has to be parked."""
+        """True while nothing may run, and a cut collective has to be parked."""
         return self.stage is not Stage.NONE
 
     @property
     def renewal(self) -> int:
-        """The number of the newest; 0: there was none."""
+        """The number of the newest renewal; 0: there was none."""
         return 0 if self._renew is None else self._renew.renewal
 
     @property
     def reason(self) -> str:
-        """Of the newest renewal."""
+        """The reason of the newest renewal."""
         return "" if self._renew is None else self._renew.reason
 
     def view_at(self, call: int) -> View:
@@ -232,23 +232,23 @@ class Member:
         return self.views_since(call)[0]
 
     def views_since(self, call: int) -> tuple[View, ...]:
-        """Return what `view_at` does, and all later ones until now."""
+        """Return the view of `view_at`, and all later ones until now."""
         views = [*self._views]  # users ask, while another thread forgets some
         later = (k for k, (first, _) in reversed([*enumerate(views)][1:]) if _ahead(call, first) >= 0)
         return tuple(view for _, view in views[next(later, 0) :])
 
     @property
     def is_delivered(self) -> bool:
-        """Whether the job cannot make the last result again without this worker: another one has it, too."""
+        """True if another worker has the last result, too, so that the job cannot make it again."""
         return not self._undelivered
 
     @property
     def is_holding(self) -> bool:
-        """The next collective would have to wait."""
+        """True if the next collective would have to wait."""
         return not self._may_run(self.next_collective)
 
     def hear(self, said: Request) -> None:
-        """The controller says something; after a broken session it may repeat that, and is answered again."""
+        """Take a request. After a broken session the controller may repeat it, and gets an answer again."""
         if isinstance(said, Compare):  # also where the job fails here: the others are to be told why
             self.calls.asked(said.collective)
         if self._is_over:
@@ -273,17 +273,17 @@ class Member:
                 self._perhaps_repair()
 
     def stop(self) -> None:
-        """The job is over: hold nothing any more, and ask for nothing."""
+        """Hold nothing any more, and ask for nothing: the job is over."""
         self._is_over = True
         self._actions.clear()
 
     # Collectives
 
     def start(self, collective: int) -> bool:
-        """Whether the collective may run now; if not, try again after each event.
+        """Start the collective if it may run now; return whether it may. If not, try again after each event.
 
-        It may in its turn, or if the job is over: then it finds that out. Skipped numbers never start: they
-        were cancelled.
+        It may run in its turn, or if the job is over, which it then finds out. Skipped numbers never start:
+        they were cancelled.
         """
         if _ahead(collective, self.next_collective) > 0:
             self.next_collective = collective
@@ -294,7 +294,7 @@ class Member:
         return True
 
     def mode_of(self, numbered: int) -> Mode:
-        """The mode of a collective that begins after so many messages of this generation."""
+        """Return the mode of a collective that begins after so many messages of this generation."""
         if self.mode is Mode.RING or numbered < IN_NETWORK_LIMIT:
             return self.mode
         if self._exhausted != self.generation:
@@ -303,13 +303,13 @@ class Member:
         return Mode.RING
 
     def parked(self) -> None:
-        """The running collective has let go of the connection, and waits for Again."""
+        """Note that the running collective has let go of the connection, and waits for Again."""
         self._parked = True
         self.replay_log.parked()
         self._perhaps_offer()
 
     def ended(self) -> None:
-        """The running collective has ended."""
+        """Note that the running collective has ended."""
         assert self._running is not None
         self.calls.is_over(self._running)
         self._running, self._parked = None, False
@@ -320,14 +320,14 @@ class Member:
         self._perhaps_settle()
 
     def delivered(self) -> None:
-        """All that was sent is acknowledged."""
+        """Note that all that was sent is acknowledged."""
         if not self.is_renewing:  # else that was sent in the next generation, and says nothing
             self._undelivered = False
 
     def finish_gang_collective(self) -> bool:
-        """A collective of all GPUs has its result here; whether this worker has finished it.
+        """Count a collective of all GPUs as finished, whose result is here; return whether it is.
 
-        It has not while a renewal asks where all stand, as the answer has to hold until the renewal is over.
+        It is not while a renewal asks where all stand: that answer has to hold until the renewal is over.
         """
         if self.is_renewing and not self._is_over:
             return False
@@ -339,18 +339,18 @@ class Member:
     # Answers
 
     def settled(self, move: int) -> bool:
-        """Nothing is in flight."""
+        """Note that nothing is in flight; return whether that was still wanted."""
         if not self.is_settling(move):
             return False
         self._actions.append(Say(Held(move)))
         return True
 
     def is_settling(self, move: int) -> bool:
-        """Whether that is wanted still."""
+        """Tell whether the move still waits for that."""
         return self._move == move and not self._is_over
 
     def offered(self, renewal: int, *, qpn_out: int, psn_out: int, qpn_in: int) -> bool:
-        """Fresh queue pairs to tell neighbours of; they are this worker's from `connected` on."""
+        """Take fresh queue pairs to tell neighbours of; they are this worker's from `connected` on."""
         if not self._waits_for(Stage.OFFERING, renewal):
             return False
         self.stage = Stage.AGREEING
@@ -368,7 +368,7 @@ class Member:
         return True
 
     def connected(self, renewal: int) -> bool:
-        """The connection is ready; the caller replaces the cut one with it."""
+        """Note that the connection is ready; the caller replaces the cut one with it."""
         if not self._waits_for(Stage.CONNECTING, renewal):
             return False
         self.stage = Stage.STARTING
@@ -377,7 +377,7 @@ class Member:
         return True
 
     def repaired(self, renewal: int) -> bool:
-        """All have the result."""
+        """Note that all have the result; return whether that was still wanted."""
         if not self._waits_for(Stage.REPAIRING, renewal):
             return False
         self._go_on()
@@ -386,7 +386,7 @@ class Member:
     # Renewals
 
     def wants(self, renewal: int) -> bool:
-        """Whether the work for that renewal is still wanted."""
+        """Tell whether the work for that renewal is still wanted."""
         return self.renewal == renewal and not self._is_over
 
     def _hear_renew(self, renew: Renew) -> None:
@@ -478,14 +478,14 @@ class Member:
         self._perhaps_settle()  # a move may have come while a result was repaired
 
     def _change_over(self, view: View, first: int) -> None:
-        """From that call on the user sees `view`."""
+        """Let the user see `view` from the call of number `first` on."""
         if view.members != self._views[-1][1].members:
             self._views.append((first, view))
 
     def _forget_views(self) -> None:
         """Drop views that no call can see any more: 2^31 calls later, their numbers would be ahead again.
 
-        What runs is not over: if it is begun again, it has to see what it saw.
+        A running collective is not over: if it begins again, it has to see the same view.
         """
         done = self.next_collective if self.gang_collective is None else self.gang_collective
         while len(self._views) > 1 and _ahead(self._views[1][0], done) < 0:
@@ -530,5 +530,5 @@ _HALF: Final = NUMBERS // 2
 
 
 def _ahead(number: int, of: int) -> int:
-    """How far a collective's number is ahead of another; they are 32-bit serial numbers."""
+    """Return how far a collective's number is ahead of another; they are 32-bit serial numbers."""
     return (number - of + _HALF) % NUMBERS - _HALF

@@ -28,7 +28,7 @@ from host_agent.errors import CommunicatorError, JobEndedError, MismatchError, U
 
 
 def error_of(ended: Ended, *, own_rank: int) -> CommunicatorError:
-    """What a worker of that rank raises when it hears that its job is over."""
+    """Return the error that a worker of that rank raises when it hears that its job is over."""
     if ended.cause is EndCause.MISMATCH:
         return MismatchError(ended.reason)
     by_a_worker = ended.cause in (EndCause.WORKER_LOST, EndCause.WORKER_ABORTED)
@@ -64,7 +64,7 @@ Answer = Paused | Held | Renewing | Up | Called
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Who is in the job, as a worker of that rank sees it in one generation. `ring`: as in `Ready`.
+    """The workers in the job, as a worker of that rank sees them in one generation. `ring`: as in `Ready`.
 
     `members`: by rank, the rank that each worker joined with, by which it is known for as long as it lives.
     """
@@ -76,7 +76,7 @@ class View:
 
     @classmethod
     def first(cls, rank: int, world_size: int, ring: tuple[int, ...] = ()) -> View:
-        """As the job begins."""
+        """Return the view at the job's beginning."""
         return cls(rank=rank, world_size=world_size, ring=ring, members=tuple(range(world_size)))
 
     @property
@@ -93,7 +93,7 @@ class View:
         return self.members.index(member) if member in self.members else None
 
     def after(self, renewed: Renewed) -> View:
-        """That of the new generation."""
+        """Return the view of the new generation."""
         ready = renewed.ready
         if not ready.world_size:
             return View(rank=self.rank, world_size=self.world_size, ring=ready.ring, members=self.members)
@@ -145,31 +145,31 @@ class Membership(Protocol):
         ...
 
     def who_is_missing(self, *, timeout_s: float) -> str:
-        """Whom the collective that this worker is in waits for, as the controller knows, in a sentence.
+        """Say in a sentence whom this worker's collective waits for, as the controller knows.
 
-        Where it says nothing in time, the sentence says that.
+        If the controller does not answer in time, the sentence says that.
         """
         ...
 
     def counted(self, generation: int, messages: int) -> None:
-        """So many messages have been numbered in a generation: for the next heartbeat. Does not wait."""
+        """Note for the next heartbeat how many messages have been numbered in a generation. Does not wait."""
         ...
 
     def runs(self, collective: int | None) -> None:
-        """This worker is in a collective now, or in none: for the next heartbeat. Does not wait."""
+        """Note for the next heartbeat the collective that this worker is in, or None. Does not wait."""
         ...
 
     def confirm(self, *, timeout_s: float) -> bool:
-        """Whether this worker is still in its job for sure: one that was given up must not return results.
+        """Return whether this worker is surely in its job: one that was given up must not return results.
 
         True at once if the job is not elastic, or the controller has said so lately; otherwise it asks. False
-        if there is no answer in time, or the job has ended or this worker has closed its session before.
+        if there is no answer in time, or if the job has ended or this worker has closed its session before.
         """
         ...
 
     def abort(self, reason: str, mismatch: Called | None = None, plane: int | None = None) -> None:
-        """End the job for everybody, and do not wait. `mismatch`: as another has not called this; `plane`: as
-        another GPU of this machine has failed.
+        """End the job for everybody, and do not wait. `mismatch`: this worker's call, which another has not
+        made. `plane`: the plane of another GPU of this machine that has failed.
         """
         ...
 

@@ -75,12 +75,11 @@ _DROPS: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What a communicator has done so far. Bytes are of whole data frames, resent ones included.
+    """Counts of a communicator so far. Bytes are of whole data frames, resent ones included.
 
     `ring_reason`: why the job went by ring, now or the last time; empty if it never did.
-
-    An RDMA device resends by itself and does not tell how much: there, packets and bytes are without what was
-    resent, `retransmissions` is 0, and the rest is what the device's own counters say (see `VerbsLink`).
+    An RDMA device resends by itself and does not tell how much. There, packets and bytes are without what was
+    resent, `retransmissions` is 0, and the rest comes from the device's own counters (see `VerbsLink`).
     """
 
     collectives: int
@@ -98,7 +97,7 @@ class Statistics:
 
 
 class Counted(Protocol):
-    """What the metrics need of a `Communicator`."""
+    """The part of a `Communicator` that the metrics need."""
 
     @property
     def rank(self) -> int: ...
@@ -115,14 +114,16 @@ class Counted(Protocol):
 
 @dataclass(frozen=True)
 class Where:
-    """An address, or a directory for a socket of its own. Who did not ask for it is not to fail for it."""
+    """An address, or a directory for a socket. `required`: the user asked for it; a failure is an error."""
 
     address: str = ""
     directory: Path | None = None
     required: bool = False
 
     def expose(self, communicator: Counted, *, job: str) -> Exposed | None:
-        """Serve a communicator's metrics; where that fails, UsageError if it was asked for, else None."""
+        """Serve a communicator's metrics. On failure raise UsageError if it was asked for, else return
+        None.
+        """
         address = self.address
         if self.directory is not None:
             _remove_abandoned(self.directory)
@@ -140,7 +141,7 @@ class Where:
 
 
 def where(asked: str | None) -> Where | None:
-    """Where metrics go: as asked for, else as the environment says; None for nowhere. UsageError."""
+    """Return where metrics go: as asked for, else as the environment says; None for nowhere. UsageError."""
     text = os.environ.get(VARIABLE, "") if asked is None else asked
     if not text:
         return None
@@ -173,7 +174,7 @@ class Exposed:
         self._whose: Path | None = None
 
     def say_whose(self, job: str, rank: int) -> None:
-        """Leave word beside the Unix socket of who this is: a worker that is stopped does not answer."""
+        """Write beside the Unix socket who this is: a worker that is stopped does not answer."""
         if self.address.path is not None:
             whose = {
                 "job": job,
@@ -189,7 +190,7 @@ class Exposed:
                 _LOG.warning("%s: %s", self._whose, error)
 
     def close(self) -> None:
-        """Serve no more; idempotent."""
+        """Stop serving. Idempotent."""
         self._metrics.close()
         self._server.close()
         if self._whose is not None:
@@ -197,7 +198,7 @@ class Exposed:
 
 
 def _started() -> int:
-    """When this process did, in clock ticks since boot: field 22 of /proc/self/stat (proc(5))."""
+    """Return when this process started, in clock ticks since boot: field 22 of /proc/self/stat (proc(5))."""
     return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
@@ -211,19 +212,19 @@ class AgentMetrics:
         self._closed = False
 
     def close(self) -> None:
-        """The communicator is going away."""
+        """Refuse requests from now on: the communicator is going away."""
         with self._lock:
             self._closed = True
 
     def status(self) -> dict[str, Any]:
-        """The worker's status. MetricsError after `close`."""
+        """Return the worker's status. MetricsError after `close`."""
         with self._lock:
             if self._closed:
                 raise MetricsError("this worker is leaving its job")
             return self._communicator.status(self._job)
 
     def collect(self) -> Iterator[Metric]:
-        """All families, as they are now. MetricsError after `close`."""
+        """Return all families, as they are now. MetricsError after `close`."""
         with self._lock:
             if self._closed:
                 raise MetricsError("this worker is leaving its job")
@@ -239,7 +240,7 @@ class AgentMetrics:
         def family(
             kind: Any, name: str, text: str, *values: tuple[str | float, ...], by: tuple[str, ...] = ()
         ) -> Metric:
-            """Each of `values` is one, behind its own labels."""
+            """Add values to a family; each has its own labels."""
             made: Metric = kind(f"p4reduce_agent_{name}", text, labels=(*mine, *by))
             for *labels, value in values:
                 made.add_metric((*mine.values(), *labels), value)  # type: ignore[attr-defined]

@@ -38,7 +38,7 @@ class Interface:
 
 
 def path_mtu_for(link_mtu: int) -> int:
-    """The largest RoCE path MTU whose packets fit a link; InterfaceError where not even 256 does."""
+    """Return the largest RoCE path MTU whose packets fit a link; InterfaceError if not even 256 does."""
     fitting = [mtu for mtu in PATH_MTUS if mtu + ROCE_OVERHEAD <= link_mtu]
     if not fitting:
         raise InterfaceError(
@@ -49,7 +49,7 @@ def path_mtu_for(link_mtu: int) -> int:
 
 
 def require_path_mtu(path_mtu: int, interface: Interface) -> int:
-    """`path_mtu` itself, or InterfaceError where it is none or the link cannot carry it."""
+    """Return `path_mtu` itself. InterfaceError if it is not a path MTU, or the link cannot carry it."""
     if path_mtu not in PATH_MTUS:
         raise InterfaceError(f"path MTU {path_mtu} is none of RoCE's: {', '.join(map(str, PATH_MTUS))}")
     if path_mtu + ROCE_OVERHEAD > interface.mtu:
@@ -63,10 +63,11 @@ def require_path_mtu(path_mtu: int, interface: Interface) -> int:
 
 
 def find_interface(name: str | None = None, *, controller: str | None = None) -> Interface:
-    """The interface called `name`; without a name the only candidate.
+    """Return the interface called `name`; without a name the only candidate.
 
-    Candidates are up, no loopback, have an IPv4 address, and do not lead to the controller ("host:port"),
-    which sits on the management network. InterfaceError where there is no such interface, or more than one.
+    Candidates are up, are not loopback, have an IPv4 address, and do not lead to the controller
+    ("host:port"), which sits on the management network. InterfaceError if there is no such interface, or more
+    than one.
     """
     if name is not None:
         return _read(name)
@@ -114,7 +115,7 @@ def _read(name: str) -> Interface:
 
 
 def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:
-    """The union of `struct ifreq` after the call, from the 16-byte name on."""
+    """Return the union of `struct ifreq` after the call, from the end of the 16-byte name on."""
     encoded = name.encode()
     if len(encoded) >= _IFREQ_NAME_SIZE:
         raise InterfaceError(f"{name!r} is too long for an interface name (15 bytes)")
@@ -123,12 +124,12 @@ def _ioctl(probe: socket.socket, request: int, name: str) -> bytes:
 
 
 def find_backup(controller: str, roce: Interface) -> Interface | None:
-    """The interface that leads to `controller` ("host:port"); None where it cannot stand in for `roce`.
+    """Return the interface that leads to `controller` ("host:port"); None if it cannot stand in for `roce`.
 
-    A rack's only switch carries everything of RoCE. When it is away for long, the job can go on by ring on
-    the management network, over which all workers reach the controller anyway. The interface has to be
-    another one, an Ethernet interface, with room for the smallest path MTU, on which this process may send
-    raw frames.
+    A rack's only switch carries all RoCE traffic. When it is away for long, the job can go on by ring on the
+    management network, over which all workers reach the controller anyway. The interface has to be another
+    one, an Ethernet interface, with room for the smallest path MTU, on which this process may send raw
+    frames.
     """
     address = local_address_towards(controller)
     if address is None or address.is_loopback:
@@ -158,7 +159,7 @@ def _is_ethernet(name: str) -> bool:
 
 
 def local_address_towards(controller: str) -> IPv4Address | None:
-    """Our own address on the way to `controller`; None where there is no way (joining will say so)."""
+    """Return our own address on the way to `controller`; None if there is no way (joining will say so)."""
     host = controller.rpartition(":")[0] or controller
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:

@@ -72,21 +72,21 @@ BIAS: Final = 126  # numbers of a block with exponent b are below 2^(b - BIAS)
 
 @dataclass(frozen=True)
 class Blocks:
-    """How a tensor is cut: into messages, and each of them into blocks of neighbours with one scale."""
+    """The blocks of a tensor: it is cut into messages, and each message into blocks with one scale."""
 
     message_elements: int
     block_elements: int
 
     @classmethod
     def of(cls, *, path_mtu: int, message_packets: int, half: bool) -> Blocks:
-        """As few chunks a block as the header's spare bytes allow."""
+        """Choose as few chunks a block as the header's spare bytes allow."""
         width = LANE_BYTES // 2 if half else LANE_BYTES
         chunks = path_mtu * message_packets // CHUNK_BYTES - 1
         in_a_block = -(-chunks // (CHUNK_BYTES - HEADER_BYTES))
         return cls(chunks * CHUNK_BYTES // width, in_a_block * CHUNK_BYTES // width)
 
     def slices(self, size: int) -> Iterator[slice]:
-        """The blocks of a tensor of that size."""
+        """Yield the blocks of a tensor of that size."""
         for message in range(0, size, self.message_elements):
             end = min(message + self.message_elements, size)
             for start in range(message, end, self.block_elements):
@@ -94,14 +94,14 @@ class Blocks:
 
 
 def headroom_bits(world_size: int) -> int:
-    """h: how many bits N summands can add, and what each is rounded up by."""
+    """Return h: the bits that a lane leaves free so that the sum of N rounded lanes cannot overflow."""
     bits = (world_size - 1).bit_length()
     return bits if LANE_BITS - bits >= SIGNIFICAND_BITS else world_size.bit_length()
 
 
 @default_float_mode()
 def max_abs(array: NDArray[Any]) -> np.floating[Any]:
-    """The largest magnitude, in the array's own type: 0 where there is no element, NaN where one is NaN."""
+    """Return the largest magnitude, in the array's type: 0 without elements, NaN if one is NaN."""
     with np.errstate(invalid="ignore"):
         largest: np.floating[Any] = np.max(np.abs(array), initial=0)
     return largest
@@ -109,7 +109,7 @@ def max_abs(array: NDArray[Any]) -> np.floating[Any]:
 
 @default_float_mode()
 def exponents(array: NDArray[Any]) -> NDArray[np.int32]:
-    """The exponent field of each element as a float32: 0 for zeros, 1 for subnormals, too."""
+    """Return the exponent field of each element as a float32: 0 for zeros, 1 also for subnormals."""
     with np.errstate(invalid="ignore"):
         bits = np.ascontiguousarray(array, dtype=np.float32).view(np.int32) & np.int32(0x7FFFFFFF)
     fields: NDArray[np.int32] = np.maximum(bits >> (SIGNIFICAND_BITS - 1), bits != 0, dtype=np.int32)
@@ -117,12 +117,12 @@ def exponents(array: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def block_exponent(array: NDArray[Any]) -> int:
-    """That of the largest magnitude."""
+    """Return the exponent of the largest magnitude."""
     return int(np.max(exponents(array), initial=0))
 
 
 def scale_of(exponent: _Exponent, world_size: int, *, half: bool) -> _Exponent:
-    """s: a block's numbers are multiplied by 2^s."""
+    """Return s: a block's numbers are multiplied by 2^s."""
     if half:
         return HALF_SUM_BITS - world_size.bit_length() + BIAS - exponent
     return LANE_BITS - headroom_bits(world_size) + BIAS - exponent
@@ -130,19 +130,19 @@ def scale_of(exponent: _Exponent, world_size: int, *, half: bool) -> _Exponent:
 
 @default_float_mode()
 def to_fixed(array: NDArray[Any], scale: Scale) -> NDArray[np.int32]:
-    """round(x · 2^scale), to nearest even. Elements must be below the agreed 2^e."""
+    """Return round(x · 2^scale), to nearest even. Elements must be below the agreed 2^e."""
     return np.rint(np.ldexp(array.astype(np.float64), scale)).astype(np.int32)
 
 
 @default_float_mode()
 def from_fixed(lanes: NDArray[np.int32], scale: Scale, dtype: DTypeLike, *, divisor: int = 1) -> NDArray[Any]:
-    """lane · 2^-scale / divisor, rounded once to `dtype`; Inf where that is beyond it."""
+    """Return lane · 2^-scale / divisor, rounded once to `dtype`; Inf if that is beyond it."""
     return round_once(np.ldexp(lanes.astype(np.float64), -scale) / divisor, np.dtype(dtype))
 
 
 @default_float_mode()
 def to_half(array: NDArray[Any], scale: Scale) -> NDArray[np.float16]:
-    """x · 2^scale as binary16, to nearest even."""
+    """Return x · 2^scale as binary16, to nearest even."""
     return np.ldexp(array.astype(np.float64), scale).astype(np.float16)
 
 
@@ -150,7 +150,7 @@ def to_half(array: NDArray[Any], scale: Scale) -> NDArray[np.float16]:
 def from_half(
     halves: NDArray[np.float16], scale: Scale, dtype: DTypeLike, *, divisor: int = 1
 ) -> NDArray[Any]:
-    """h · 2^-scale / divisor, rounded once to `dtype`; Inf where that is beyond it."""
+    """Return h · 2^-scale / divisor, rounded once to `dtype`; Inf if that is beyond it."""
     return round_once(np.ldexp(halves.astype(np.float64), -scale) / divisor, np.dtype(dtype))
 
 
@@ -163,9 +163,9 @@ def block_sum(
     divisor: int = 1,
     racks: Sequence[Sequence[int]] = (),
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """What switches make of all ranks' floats, and where they make nothing, as an Inf or NaN is in the block.
+    """Return the switches' sum of all ranks' floats, and a mask of blocks without one, due to an Inf or NaN.
 
-    `racks`: which ranks are behind which leaf, where there are several.
+    `racks`: which ranks are behind which leaf, if there are several.
     """
     dtype, size = arrays[0].dtype, arrays[0].size
     out, special = np.zeros(size, dtype), np.zeros(size, bool)
@@ -192,7 +192,7 @@ def block_sum(
 
 @default_float_mode()
 def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
-    """What AVG does to a sum: floats to nearest even, integers towards zero."""
+    """Divide a sum as AVG does: floats to nearest even, integers towards zero."""
     if array.dtype.kind == "i":
         quotient, rest = np.divmod(array, array.dtype.type(divisor))
         quotient += ((rest != 0) & (array < 0)).astype(array.dtype)
@@ -203,7 +203,7 @@ def divide(array: NDArray[Any], divisor: int) -> NDArray[Any]:
 
 @default_float_mode()
 def to_ordered(array: NDArray[Any], *, invert: bool = False) -> NDArray[np.int32]:
-    """Integers that sort as the floats do, or the other way round (`invert`); NaN is the largest in both."""
+    """Return integers that sort as the floats, or the reverse (`invert`); NaN is the largest in both."""
     bits = np.ascontiguousarray(array, dtype=np.float32).view(np.int32)
     ordered: NDArray[np.int32] = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
     if invert:
@@ -215,7 +215,7 @@ def to_ordered(array: NDArray[Any], *, invert: bool = False) -> NDArray[np.int32
 
 @default_float_mode()
 def from_ordered(ordered: NDArray[np.int32], dtype: DTypeLike, *, invert: bool = False) -> NDArray[Any]:
-    """The floats that `to_ordered` came from (the one NaN for a NaN)."""
+    """Return the floats that `to_ordered` came from (the one NaN for a NaN)."""
     if invert:
         ordered = ~ordered
     bits: NDArray[np.int32] = ordered ^ ((ordered >> 31) & np.int32(0x7FFFFFFF))
@@ -232,7 +232,7 @@ def error_bound(
     half: bool = False,
     racks: int = 1,
 ) -> float:
-    """How far any element of an in-network result may be from the exact (real-number) one.
+    """Return how far any element of an in-network result may be from the exact (real-number) one.
 
     `largest` is the largest magnitude in its block, of all ranks' tensors. Integers, MAX and MIN are exact.
 
@@ -268,7 +268,7 @@ def error_bound(
 
 @default_float_mode()
 def round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """To nearest even, straight from 64 bits; ml_dtypes alone would go through float32."""
+    """Round to nearest even, straight from 64 bits; ml_dtypes alone would go through float32."""
     values = _with_one_nan(values)
     with np.errstate(over="ignore"):
         if dtype != BFLOAT16:
@@ -283,6 +283,6 @@ def round_once(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any
 
 
 def _with_one_nan(values: NDArray[Any]) -> NDArray[Any]:
-    """The floats with every NaN as the quiet one without a sign or payload; itself where there is none."""
+    """Return the floats with every NaN as the quiet one without a sign or payload."""
     nans = np.isnan(values)
     return np.where(nans, values.dtype.type(np.nan), values) if nans.any() else values

@@ -50,14 +50,14 @@ _NOTHING = np.empty(0, np.uint8)
 
 @dataclass(frozen=True)
 class Window:
-    """How much a generation allows to be in flight."""
+    """The limits of what a generation may have in flight."""
 
     messages: int
     message_packets: int
     path_mtu: int
 
     def elements(self, wire_bytes: int) -> int:
-        """How many elements of a sum by the switch one worker can lack when another has all."""
+        """Return how many elements of a sum by the switch one worker can lack when another has all."""
         return self.messages * elements_of_message(
             path_mtu=self.path_mtu, message_packets=self.message_packets, wire_element_size=wire_bytes
         )
@@ -81,7 +81,7 @@ class ReplayLog:
         self._input: Bytes | None = None
 
     def begin(self, place: Array | None) -> None:
-        """A collective begins. `place`: the input, if the result overwrites it (C-contiguous)."""
+        """Begin a collective. `place`: the input, if the result overwrites it (C-contiguous)."""
         self._place = place
         if place is None:
             return
@@ -90,7 +90,7 @@ class ReplayLog:
         keep(place, self._input)
 
     def attempt(self, call: Call) -> None:
-        """It is run, for the first time or anew, in the present generation."""
+        """Note that it runs, for the first time or anew, in the present generation."""
         self._running, self._window = call.shared, self.window
         if self._place is not None and self._input is not None:
             call.shared.before = self._input[: self._place.nbytes]
@@ -102,26 +102,26 @@ class ReplayLog:
             self._place.reshape(-1).view(np.uint8)[...] = self._input[: self._place.nbytes]
 
     def finish(self) -> None:
-        """It has run to its end."""
+        """Note that it has run to its end."""
         if not self._restored:
             self._kept = self._shared_tail().tobytes()
             self.finished = (self.finished + 1) % NUMBERS
         self.abandon()
 
     def parked(self) -> None:
-        """It was cut, and waits; it has finished if only acknowledgements are missing."""
+        """Note that it was cut, and waits; it has finished if only acknowledgements are missing."""
         if self._running is not None and self._running.complete and not self._restored:
             self._kept, self._restored = self._shared_tail().tobytes(), True
             self.finished = (self.finished + 1) % NUMBERS
 
     def abandon(self) -> None:
-        """It runs no more, and did not finish."""
+        """Forget a collective that runs no more, and did not finish."""
         self._running = self._place = None
         self._restored = False
 
     @property
     def restored(self) -> bool:
-        """The collective that was cut has its result, mostly from another rank, and only has to end."""
+        """True if the cut collective has its result, mostly from another rank, and only has to end."""
         return self._restored
 
     def put_result(self) -> None:
@@ -130,7 +130,7 @@ class ReplayLog:
         tail[...] = np.frombuffer(self._kept, np.uint8)
 
     def kept(self, collective: int) -> Bytes:
-        """What this worker has of the result to give to others; any bytes if it has not finished it."""
+        """Return what this worker can give others of the result; any bytes if it has not finished it."""
         if self.finished == (collective + 1) % NUMBERS:
             return np.frombuffer(self._kept, np.uint8)
         if self.finished != collective:
@@ -142,7 +142,7 @@ class ReplayLog:
         return np.zeros(self._shared_tail().nbytes, np.uint8)
 
     def take(self, collective: int, result: Bytes) -> None:
-        """Take the holder's result: the collective is finished here too. Disagreement: the results differ."""
+        """Take the holder's result; the collective is finished here too. Disagreement if results differ."""
         if self.finished == collective:
             self._kept, self._restored = result.tobytes(), True
             self.finished = (collective + 1) % NUMBERS
@@ -150,7 +150,7 @@ class ReplayLog:
             raise Disagreement(f"the results of collective {collective} differ between workers")
 
     def _shared_tail(self) -> Array:
-        """Of what the collective shares, the elements that a rank may lack when another has finished."""
+        """Return the elements of the shared array that a rank may lack when another has finished."""
         assert self._running is not None
         array = self._running.array
         if array is None:  # of one worker alone
@@ -208,9 +208,9 @@ def through_renewals(replay_log: ReplayLog, begin: Callable[[], Attempt]) -> Ste
 
 
 def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
-    """As `yield from`, but exceptions thrown into it do not reach the steps.
+    """Delegate as `yield from` does, but keep exceptions that are thrown in away from the steps.
 
-    So they stay where they were cut, and can be told Restored later.
+    So the steps stay where they were cut, and can be told Restored later.
     """
     try:
         step = next(steps) if first is None else steps.throw(first)
@@ -223,9 +223,9 @@ def _apart(steps: Steps[T], first: Exception | None = None) -> Steps[T]:
 
 
 def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Steps[None]:
-    """Collective `call.collective`'s result, from rank `holder` to all who have not finished it.
+    """Give collective `call.collective`'s result from rank `holder` to all who have not finished it.
 
-    It ends when the successor has it, too: all that a worker receives comes from its predecessor.
+    The repair ends when the successor has it, too: all that a worker receives comes from its predecessor.
     """
     mine = replay_log.kept(call.collective)
     call = call.named(Kind.REPAIR, mine, root=holder)
@@ -239,13 +239,13 @@ def repair(replay_log: ReplayLog, call: Call, *, holder: int, mode: Mode) -> Ste
 def refusal(call: Call, strategy: Strategy) -> Steps[None]:
     """Return when all workers are in a call that they refuse, in its place.
 
-    So none goes on before the others refuse it, too: after a renewal they might not have to.
+    So no worker goes on before the others refuse it, too: after a renewal they might not have to.
     """
     yield from algorithm_of(strategy).barrier(call)
 
 
 def _posted(steps: Steps[None]) -> Steps[list[int]]:
-    """`steps`; returns the operations that they have posted."""
+    """Run `steps`; return the ids of the operations that they posted."""
     ids: list[int] = []
     try:
         step = next(steps)
@@ -266,6 +266,6 @@ def algorithm_of(strategy: Strategy) -> ModuleType:
 
 
 def is_consistent(finished: int, collective: int, *, held: bool) -> bool:
-    """Whether a worker that finished so many can take part in a renewal that goes on with `collective`."""
+    """Tell whether a worker that finished so many fits a renewal that goes on with `collective`."""
     ahead = (finished - collective) % NUMBERS
     return ahead == 0 or (held and ahead == 1)

@@ -1,4 +1,4 @@
-"""Runs a collective's steps on a connection: posts, waits, notices stalls, explains errors."""
+"""Runner of a collective's steps on a connection: posts, waits, notices stalls, explains errors."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ _MISMATCHES = (FailureCode.MISMATCH, FailureCode.WRONG_SHAPE)
 
 
 class Link(Protocol):
-    """What the layers above use of a transport (`RcDriver`, `VerbsLink`); simulations have their own."""
+    """The part of a transport that the layers above use (`RcDriver`, `VerbsLink`, those of simulations)."""
 
     def post(self, operation: Operation) -> int:
-        """Queue an operation; its id. ValueError: it cannot be sent, and nothing was."""
+        """Queue an operation; return its id. ValueError if it cannot be sent, and then nothing was."""
         ...
 
     def wait(
         self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
     ) -> None:
-        """Wait for it; TransportTimeoutError may be waited on again."""
+        """Wait for the operation. After a TransportTimeoutError it may be waited for again."""
         ...
 
     def abort(self, reason: str) -> None:
@@ -59,15 +59,15 @@ class Link(Protocol):
         ...
 
     def counters(self) -> Counters:
-        """Counts so far."""
+        """Return the counts so far."""
         ...
 
     def progress(self) -> Progress:
-        """The connection's progress."""
+        """Return the connection's progress."""
         ...
 
     def close(self) -> None:
-        """Take it down."""
+        """Take the connection down."""
         ...
 
 
@@ -75,41 +75,41 @@ class Alone:
     """The link of a job with one worker: there is nobody to talk to, and no collective tries."""
 
     def post(self, operation: Operation) -> int:
-        """Never called."""
+        """Raise AssertionError: a job of one worker never posts."""
         raise AssertionError(f"a job of one worker has nothing to send: {operation}")
 
     def wait(
         self, op_id: int, *, timeout_s: float | None = None, until: EventType = EventType.RECEIVED
     ) -> None:
-        """Nothing is ever posted."""
+        """Return at once: nothing is ever posted."""
 
     def abort(self, reason: str) -> None:
-        """Nothing waits."""
+        """Do nothing: nobody waits."""
 
     def counters(self) -> Counters:
-        """All zero."""
+        """Return zeros."""
         return Counters.none()
 
     def progress(self) -> Progress:
-        """All zero."""
+        """Return zeros."""
         return Progress(**{field.name: 0 for field in fields(Progress)})  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """Nothing to take down."""
+        """Do nothing: there is no connection to take down."""
 
 
 class WhoIsMissing(Protocol):
-    """Says in a sentence whom a collective waits for (`Membership.who_is_missing`)."""
+    """Function that says whom a collective waits for (`Membership.who_is_missing`)."""
 
     def __call__(self, *, timeout_s: float) -> str:
-        """Wait for the answer no longer than that."""
+        """Return the sentence, waiting no longer than that for the answer."""
         ...
 
 
 def give_up_or_say_so(stall: str, timeout_s: float | None) -> None:
-    """No progress: CollectiveTimeoutError if the user has set a limit, else a line in the log.
+    """Report a stall: raise CollectiveTimeoutError if the user has set a limit, else log a line.
 
-    In the log, as Python shows equal warnings once in a process's life.
+    It goes to the log because Python shows equal warnings only once in a process's life.
     """
     if timeout_s is not None:
         raise CollectiveTimeoutError(stall) from None
@@ -117,9 +117,9 @@ def give_up_or_say_so(stall: str, timeout_s: float | None) -> None:
 
 
 class Runner:
-    """Runs one collective after the other on `link`; gives up, or says so, where nothing moves.
+    """Runner of one collective after the other on `link`. If nothing moves, it gives up, or says so.
 
-    `who_is_missing` is asked before that.
+    It asks `who_is_missing` first.
     """
 
     def __init__(
@@ -145,11 +145,11 @@ class Runner:
 
     @property
     def patience_s(self) -> float:
-        """How long there may be no progress before a warning, or an error."""
+        """Time without progress after which there is a warning, or an error."""
         return NOTICE_S if self.timeout_s is None else self.timeout_s
 
     def stalled(self, stall: str) -> None:
-        """No progress for `patience_s`: CollectiveTimeoutError if the user has set a limit."""
+        """Report no progress for `patience_s`: CollectiveTimeoutError if the user has set a limit."""
         give_up_or_say_so(stall, self.timeout_s)
 
     def replace(self, link: Link) -> None:
@@ -159,7 +159,7 @@ class Runner:
             self.link = link
 
     def retire(self) -> None:
-        """Close the link, for good, and keep its counts."""
+        """Close the link for good, and keep its counts."""
         with self._counting:
             if not self._retired:
                 self._total = self._total + self.link.counters()
@@ -167,16 +167,16 @@ class Runner:
         self.link.close()
 
     def counters(self) -> Counters:
-        """Counts over all links that there were."""
+        """Return the counts over all links so far."""
         with self._counting:
             return self._total if self._retired else self._total + self.link.counters()
 
     def run(
         self, steps: Steps[T], what: str, *, on_cut: Callable[[TransportClosedError], None] | None = None
     ) -> T:
-        """The collective's result. `what` names it in errors: "all_reduce(SUM) of 8 float32".
+        """Run a collective; return its result. `what` names it in errors: "all_reduce(SUM) of 8 float32".
 
-        `on_cut`: called where the link was closed; when it returns, there is another one.
+        `on_cut`: called if the link was closed; when it returns, there is another one.
         """
         before, self.running = self.running, (what, self._clock())  # a repair runs while that is parked
         try:
@@ -216,9 +216,9 @@ class Runner:
             raise ConnectionFailedError(f"{what}: {error}") from error
 
     def settle(self, go_on: Callable[[], bool]) -> bool:
-        """Wait until all that was posted is received and acknowledged; whether it is.
+        """Wait until all that was posted is received and acknowledged; return whether it is.
 
-        Call it between collectives. It is not where `go_on` says no, or the connection was closed.
+        Call it between collectives. Returns False if `go_on` says no, or the connection was closed.
         """
         try:
             while self._last_op:
@@ -263,7 +263,7 @@ class Runner:
                     deadline = self._clock() + patience
 
     def _stall(self, progress: Progress, what: str, patience: float) -> str:
-        """What is missing, for people."""
+        """Describe for the user what is missing."""
         first = progress.received_messages
         if progress.sent_messages <= first:
             own = "this worker has not sent it yet"
@@ -282,7 +282,7 @@ class Runner:
 
 
 def _position(progress: Progress) -> tuple[int, ...]:
-    """What moves when anything useful happens (resending is not)."""
+    """Return the numbers that move when anything useful happens (resending is not useful)."""
     return (
         progress.received_messages,
         progress.acked_messages,
@@ -311,7 +311,7 @@ def _explained(error: ProtocolError, what: str) -> CommunicatorError:
 
 
 def _seen(failure: Failure) -> str:
-    """The offending header in words."""
+    """Return the offending header in words."""
     try:
         header = AggregationHeader.unpack(failure.header)
     except NotAnAggregationHeader as error:

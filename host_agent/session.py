@@ -1,4 +1,4 @@
-"""A worker's side of its session with the controller, as a machine: without I/O, threads or a clock.
+"""Worker's side of its session with the controller, as a state machine: without I/O, threads or a clock.
 
 A worker in its job is in one of eight states; `_AFTER` has every transition except those to a final state:
 
@@ -80,7 +80,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Close:
-    """This worker says no more: end its side of the stream."""
+    """Order to end this worker's side of the stream: it says no more."""
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,10 @@ _OVER: Final = (State.REFUSED, State.LEFT, State.ENDED, State.CLOSED)
 
 
 class Session:
-    """`join`: what the worker joined with, but for `join.worker`, which has the queue pairs that it has now.
+    """A worker's session with the controller.
 
-    `ready`: the newest, in the present mode. `missing_*`: who has not joined, or, where this worker leaves,
+    `join`: what the worker joined with, except for `join.worker`, which has its present queue pairs.
+    `ready`: the newest, in the present mode. `missing_*`: who has not joined, or, when this worker leaves,
     who has not left. `lacking`: the last answer to Stalled. `last_error`: why there is no stream now.
     `is_first`: no stream has ended yet. `refused`, `ended`: why, in these states.
 
@@ -160,13 +161,13 @@ class Session:
         self._lease = _Lease()
 
     def actions(self) -> list[Action]:
-        """What is to be done, in order; each once."""
+        """Return what is to be done, in order; each once."""
         actions, self._actions = self._actions, []
         return actions
 
     @property
     def missing(self) -> str:
-        """Who has not joined or left, in words; empty where nobody is known to be missing."""
+        """The workers that have not joined or left, in words; empty if none is known to be missing."""
         if self.missing_workers:
             return ", ".join(self.missing_workers)
         ranks = ", ".join(map(str, self.missing_ranks))
@@ -179,37 +180,37 @@ class Session:
 
     @property
     def rank(self) -> int:
-        """This worker's, in the present generation."""
+        """Rank of this worker in the present generation."""
         return self.join.worker.rank if self.ready is None or not self.ready.world_size else self.ready.rank
 
     @property
     def is_over(self) -> bool:
-        """The job has come to its end, or this worker's part in it."""
+        """True once the job, or this worker's part in it, has ended."""
         return self.state in _OVER
 
     @property
     def has_begun(self) -> bool:
-        """Collectives may be called: all workers are connected, or are to be connected anew."""
+        """True if collectives may be called: all workers are connected, or are to be connected anew."""
         return self.state in (State.RUNNING, State.RENEWING)
 
     @property
     def is_member(self) -> bool:
-        """It is in its job still, as far as it knows, and has not aborted it."""
+        """True while this worker is in its job, as far as it knows, and has not aborted it."""
         return not self.is_over and self._aborting is None
 
     @property
     def is_leaving(self) -> bool:
-        """It has said that it calls no more collectives."""
+        """True once this worker has said that it calls no more collectives."""
         return self._leaving is not None
 
     # What this worker does
 
     def begin(self, now: int) -> None:
-        """Join."""
+        """Join the job."""
         self._open(now)
 
     def say(self, message: FromWorker) -> None:
-        """An answer to what was asked, Up, Leave, Abort, or Stalled."""
+        """Say an answer to a request, Up, Leave, Abort, or Stalled."""
         match message:
             case Renewing():
                 if message not in self._answers:  # it may be asked twice
@@ -223,7 +224,7 @@ class Session:
         self._send(message)
 
     def confirm(self, now: int) -> bool:
-        """Whether this worker is in its job for sure (`Ready.lease_s`); if not, asks until it is."""
+        """Return whether this worker is surely in its job (`Ready.lease_s`); if not, ask until it is."""
         if self.holds_lease(now):
             return True
         if self._ask_at is None:
@@ -232,16 +233,16 @@ class Session:
         return False
 
     def holds_lease(self, now: int) -> bool:
-        """Whether a result may be returned without waiting for an answered heartbeat."""
+        """Tell whether a result may be returned without waiting for an answered heartbeat."""
         ready = self.ready
         return ready is None or not ready.lease_s or self._lease.holds(round(ready.lease_s * NS), now)
 
     def ask_no_more(self) -> None:
-        """Nobody waits for the answer to `confirm` any more."""
+        """Stop asking: nobody waits for the answer to `confirm` any more."""
         self._ask_at = None
 
     def close(self) -> None:
-        """Say no more; idempotent. After Ended, the controller takes it for: its connections are down."""
+        """Say no more; idempotent. After Ended, this tells the controller that the connections are down."""
         if not self._is_closed:
             self._is_closed = True
             self._actions.append(Close())
@@ -250,7 +251,7 @@ class Session:
     # What the controller says, or does not
 
     def heard(self, said: FromController | None, now: int) -> None:
-        """Anything; None is something of a later release."""
+        """Take a message of the controller; None stands for one of a later release."""
         self._heard_at, self.last_error = now, ""
         match said:
             case Heartbeat(number=number):
@@ -286,7 +287,7 @@ class Session:
             self.state = after
 
     def broken(self, why: str, now: int, *, final: bool) -> None:
-        """The stream has ended. `final`: the controller knows this worker, or will take it, no more."""
+        """Note that the stream has ended. `final`: the controller does not know, or take, this worker."""
         self._talking = self.is_first = False
         if self.is_over:
             return
@@ -302,7 +303,7 @@ class Session:
     # Time
 
     def next_timeout(self) -> int | None:
-        """When `timeout` is due; None: not before something happens."""
+        """Return when `timeout` is due; None: not before something happens."""
         if self.is_over:
             return None
         due = [at for at in (self._open_at, self._beat_at, self._ask_at) if at is not None]
@@ -381,12 +382,12 @@ class Session:
         self._go(State.ENDED)
 
     def _go(self, end: State) -> None:
-        """To one of the last states: whichever comes first."""
+        """Go to one of the final states; the first one stays."""
         if not self.is_over:
             self.state = end
 
     def _use_queue_pairs_of(self, answer: Renewing) -> None:
-        """This worker has these from now on."""
+        """Take these queue pairs as this worker's from now on."""
         worker = replace(
             self.join.worker, qpn_out=answer.qpn_out, psn_out=answer.psn_out, qpn_in=answer.qpn_in
         )
@@ -394,7 +395,7 @@ class Session:
 
 
 class _Lease:
-    """Since when this worker is known to be in its job: when it sent the last answered heartbeat.
+    """A worker's lease: it surely was in its job when it sent the last heartbeat that was answered.
 
     Only this machine's clock counts. The controller counts from when it heard that heartbeat, which is later.
     """
@@ -405,7 +406,7 @@ class _Lease:
         self._since = _LONG_AGO
 
     def next_number(self, now: int) -> int:
-        """Of a heartbeat that is sent now."""
+        """Return the number of a heartbeat that is sent now."""
         self._number += 1
         self._sent[self._number] = now
         if len(self._sent) > _UNANSWERED:
@@ -413,10 +414,10 @@ class _Lease:
         return self._number
 
     def answered(self, number: int) -> None:
-        """That one has come; 0: none."""
+        """Note the answer to the heartbeat of that number; 0: none."""
         self._since = max(self._since, self._sent.get(number, _LONG_AGO))
         self._sent = {later: at for later, at in self._sent.items() if later > number}
 
     def holds(self, lease_ns: int, now: int) -> bool:
-        """Whether it is not longer ago than that."""
+        """Tell whether the last answered heartbeat was sent less than `lease_ns` ago."""
         return now - self._since < lease_ns

@@ -35,7 +35,7 @@ def status(
     machine: dict[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, Any]:
-    """JSON. Times are seconds before now, None for never; see `p4reduce.doctor.facts.WorkerStatus`."""
+    """Return JSON. Times are seconds before now, None for never; see `p4reduce.doctor.facts.WorkerStatus`."""
     now, running = clock(), runner.running
     counters = runner.counters()
     try:
@@ -66,12 +66,12 @@ def status(
 
 
 def _ago(at_ns: int, now: float) -> float | None:
-    """The endpoint's clock is the monotonic one, as ours."""
+    """Return seconds before `now`, None for never: the endpoint's clock is the monotonic one, as ours."""
     return max(0.0, now - at_ns / _NS) if at_ns else None
 
 
 def threads() -> Iterator[dict[str, Any]]:
-    """Where the user's threads are, innermost frame last: "train.py:83 in load_batch". Ours are left out."""
+    """Yield the user's threads with their stacks, innermost frame last: "train.py:83 in load_batch"."""
     frames = sys._current_frames()
     for thread in threading.enumerate():
         if thread.name.startswith("p4reduce-metrics") or thread.ident not in frames:
@@ -92,5 +92,5 @@ def threads() -> Iterator[dict[str, Any]]:
 
 
 def _is_users(file: str) -> bool:
-    """Whether a frame is neither this package's nor of Python itself or of installed packages."""
+    """Tell whether a frame is the user's: not of this package, Python itself or installed packages."""
     return not (file.startswith((_OURS, _STDLIB, "<")) or "site-packages" in file or "dist-packages" in file)

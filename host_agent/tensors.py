@@ -19,9 +19,9 @@ Back = Callable[[Any], Any]
 def as_arrays(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Back | None]:
-    """A collective's arguments with arrays for tensors; what makes a tensor of its result, None: nothing.
+    """Return arguments with arrays for tensors, and what makes the result a tensor (None: no need).
 
-    An array has its tensor's memory, but for one that is not on the CPU. UsageError for tensors without one.
+    An array shares its tensor's memory, unless that is not on the CPU. UsageError for tensors without memory.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -62,7 +62,7 @@ def _array(torch: Any, tensor: Any) -> Any:
 
 
 class Mapped(Future[Any]):
-    """What `back` makes of the result of another future, when that is done; cancelling it cancels that."""
+    """A future of what `back` makes of another future's result. Cancelling it cancels the other."""
 
     def __init__(self, of: Future[Any], back: Back) -> None:
         super().__init__()

@@ -123,7 +123,7 @@ class Turns(Generic[C]):
 
     @property
     def is_idle(self) -> bool:
-        """No call runs, or waits for its turn."""
+        """True if no call runs, or waits for its turn."""
         with self.order:
             return self._serving == self._places
 
@@ -139,7 +139,7 @@ class Turns(Generic[C]):
         return True
 
     def require_other_thread(self, what: str) -> None:
-        """UsageError in a future's callback: what waits there for the queue waits for itself."""
+        """Raise UsageError in a future's callback: a call that waits there for the queue waits for itself."""
         if threading.get_ident() == self._queue_thread:
             raise UsageError(
                 f"{what}: called in a future's callback, where it would wait for itself: call it "

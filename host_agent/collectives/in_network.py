@@ -63,7 +63,7 @@ def all_reduce(call: Call, array: Array, out: Array) -> Steps[bool]:
 
 
 def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[bool]:
-    """As `all_reduce`; who is not `root` has no use for what is left in `out`."""
+    """Reduce as `all_reduce` does; only `root` needs what is left in `out`."""
     return all_reduce(call.named(Kind.REDUCE, array, root=root), array, out)
 
 
@@ -102,7 +102,7 @@ def barrier(call: Call) -> Steps[None]:
 
 
 def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
-    """The sum of small floats, whose ranks' rows the switch puts together."""
+    """Sum small floats: the switch puts all ranks' rows together, and each rank adds them up."""
     rows = np.zeros((call.world_size, -(-array.nbytes // 4)), np.int32)
     rows[call.rank].view(np.uint8)[: array.nbytes] = array.view(np.uint8)
     flat = rows.reshape(-1)
@@ -114,7 +114,7 @@ def _all_together(call: Call, array: Array, out: Array) -> Steps[None]:
 
 
 def _around_the_ring(call: Call, array: Array, out: Array, where: NDArray[np.bool_]) -> Steps[None]:
-    """Those elements, which no switch has summed, on all ranks the same ones; `out` has not got them."""
+    """Sum the elements at `where` by ring into `out`: no switch has summed them, on any rank."""
     part = array[where]
     total = np.empty_like(part)
     yield from ring.all_reduce_in_64_bits(call, part, total)
@@ -124,7 +124,7 @@ def _around_the_ring(call: Call, array: Array, out: Array, where: NDArray[np.boo
 def _aggregate(
     call: Call, send: Array, receive: Array, *, special: NDArray[np.uint8] | None = None
 ) -> Steps[bool]:
-    """`special`: of floats that are scaled, as `Operation` has it."""
+    """Sum `send` in the switch into `receive`. `special`: of scaled floats, as `Operation` has it."""
     switch_op = _SWITCH_OPS.get(call.reduction, SwitchOp.SUM)
     half = (Wire.FULL if special is None else call.wire).halves(send.dtype)
     operation = call.operation(
@@ -142,7 +142,7 @@ def _aggregate(
 
 
 def _in_one(call: Call, operation: Operation, receive: Array) -> Steps[bool]:
-    """The whole collective, or a part of it: one sum of the switch's; what `sharing` returns."""
+    """Run a whole collective, or a part of it, as one sum of the switch; return what `sharing` returns."""
 
     def steps() -> Steps[list[int]]:
         yield Wait((yield operation))

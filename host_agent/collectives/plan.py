@@ -1,4 +1,4 @@
-"""What the collectives share: the steps they yield, their place in the job, a ring's parts of a tensor."""
+"""Common parts of the collectives: steps that they yield, their place in the job, a ring's parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL_BYTES: Final = 8192
 
 
 class Strategy(str, Enum):
-    """How a collective travels; AUTO takes the switch where the job has one and it gains by it."""
+    """The way of a collective. AUTO takes the switch if the job has one and it is the cheaper way."""
 
     AUTO = "auto"
     IN_NETWORK = "in-network"
@@ -34,13 +34,13 @@ class Strategy(str, Enum):
 
 
 class Wire(str, Enum):
-    """How wide a switch's sums of floats travel: as wide as the type is, or, float32 too, in 16 bits."""
+    """The width of floats in a switch's sums: as wide as the type, or 16 bits, for float32 as well."""
 
     FULL = "full"
     HALF = "16bit"
 
     def halves(self, dtype: np.dtype[Any]) -> bool:
-        """Whether a switch sums floats of that type in lanes of 16 bits."""
+        """Tell whether a switch sums floats of that type in lanes of 16 bits."""
         return dtype.itemsize == 2 or self is Wire.HALF
 
 
@@ -99,7 +99,7 @@ class Call:
     signature: Signature | None = None
 
     def named(self, kind: Kind, array: Array, *, root: int = 0) -> Call:
-        """The call with its signature; as it is where it is a part of one that has got it already."""
+        """Return the call with its signature, or unchanged if it is part of a call that already has one."""
         if self.signature is not None:
             return self
         return replace(self, signature=signature(kind, root, self.reduction, array.dtype, array.size))
@@ -107,7 +107,7 @@ class Call:
     def operation(
         self, stage: Stage, switch_op: SwitchOp, send: Array, receive: Array, *, element_type: int, **how: Any
     ) -> Operation:
-        """What moves `send` and `receive`, under the call's signature."""
+        """Return the operation that moves `send` and `receive`, under the call's signature."""
         said = self.signature
         assert said is not None
         kind, root = kind_and_root(said.kind, said.root)
@@ -132,7 +132,7 @@ class Call:
         return self.ring.index(self.rank) if self.ring else self.rank
 
     def parts(self, elements: int) -> list[slice]:
-        """`ring_parts`, in the order of the ring: each rank's at its place there."""
+        """Return `ring_parts` in the order of the ring: each rank's part at that rank's place."""
         by_rank = ring_parts(elements, self.world_size)
         return [by_rank[rank] for rank in self.ring] if self.ring else by_rank
 
@@ -140,10 +140,10 @@ class Call:
 def sharing(
     call: Call, array: Array, steps: Steps[list[int]], *, whole: bool, wire_bytes: int = 4
 ) -> Steps[bool]:
-    """`steps`, the last of `call` that need the network: they leave the same in `array` on all ranks.
+    """Run `steps`, the last of `call` that need the network: they leave the same in `array` on all ranks.
 
-    They return the operations that may still read from their buffers. Returns whether all ran to its end;
-    else another rank gave the result.
+    The steps return the operations that may still read from their buffers. Returns True if all ran to its
+    end, and False if another rank gave the result.
     """
     call.shared.array, call.shared.whole, call.shared.wire_bytes = array, whole, wire_bytes
     try:
@@ -157,7 +157,7 @@ def sharing(
 
 
 def until_sent(ids: list[int]) -> Steps[None]:
-    """Operations complete in order: when the last one has, none reads from its buffer any more."""
+    """Wait for the last operation: they complete in order, so none reads from its buffer after that."""
     if ids:  # none in a job of one worker
         yield Wait(ids[-1], EventType.COMPLETED)
 
@@ -170,10 +170,11 @@ _ROUND_BYTES: Final = 4096  # what a link could have carried while a worker wait
 
 
 def cheaper(kind: Kind, nbytes: int, world_size: int, *, scaled: bool = False) -> Strategy:
-    """Which way takes less, where the switch takes part: what each worker sends, and rounds that it waits.
+    """Return the way that costs less where the switch takes part.
 
-    `nbytes` of each rank's array, which takes as many on either way. `scaled`: floats, on whose scales the
-    switch's way agrees in a round of its own. `bench.collectives` holds this against what is measured.
+    The cost is the bytes that each worker sends and the rounds that it waits. `nbytes`: of each rank's array;
+    the result is as large on either way. `scaled`: floats, on whose scales the switch's way agrees in a round
+    of its own. `bench.collectives` compares this choice with measurements.
     """
     others = world_size - 1
     switched = {Kind.ALL_GATHER: world_size * nbytes}.get(kind, nbytes)
@@ -186,7 +187,7 @@ def cheaper(kind: Kind, nbytes: int, world_size: int, *, scaled: bool = False) -
 
 
 def choose(strategy: Strategy, mode: Mode, *, auto: Strategy) -> Strategy:
-    """The strategy to use in a job of `mode`; `auto` is what AUTO means where the switch takes part.
+    """Return the strategy to use in a job of `mode`; `auto` is what AUTO means where the switch takes part.
 
     ValueError where the switch is asked for and takes no part.
     """
@@ -198,7 +199,7 @@ def choose(strategy: Strategy, mode: Mode, *, auto: Strategy) -> Strategy:
 
 
 def ring_parts(elements: int, world_size: int) -> list[slice]:
-    """N slices that cover `elements`, the first ones an element longer where it does not divide."""
+    """Return N slices that cover `elements`; the first ones are longer by one if N does not divide it."""
     size, longer = divmod(elements, world_size)
     bounds = [part * size + min(part, longer) for part in range(world_size + 1)]
     return [slice(start, end) for start, end in pairwise(bounds)]

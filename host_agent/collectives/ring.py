@@ -68,12 +68,12 @@ def all_reduce(call: Call, array: Array, out: Array, *, narrow: np.dtype[Any] | 
 
 
 def reduce(call: Call, array: Array, out: Array, *, root: int) -> Steps[None]:
-    """As `all_reduce`; who is not `root` has no use for what is left in `out`."""
+    """Reduce as `all_reduce` does; only `root` needs what is left in `out`."""
     return all_reduce(call.named(Kind.REDUCE, array, root=root), array, out)
 
 
 def all_reduce_in_64_bits(call: Call, array: Array, out: Array) -> Steps[None]:
-    """All-reduce floats, added up in 64-bit floats and rounded once. `out` is another array."""
+    """Sum floats of all ranks in 64 bits, and round once. `out` is another array."""
     call = call.named(Kind.ALL_REDUCE, array)
     yield from _for_all(call, out, _in_64_bits(call, array, out))
 
@@ -93,7 +93,7 @@ def reduce_scatter(call: Call, array: Array, out: Array) -> Steps[None]:
 
 
 def _begin(call: Call, array: Array, out: Array, narrow: np.dtype[Any] | None) -> tuple[Array, Array | None]:
-    """The array that goes around the ring with this rank's numbers, and these, if their sums may overflow."""
+    """Return the array that goes around the ring with this rank's numbers, and these if sums may overflow."""
     if narrow is not None:
         with np.errstate(over="ignore", invalid="ignore"), default_float_mode():
             return array.astype(narrow), array
@@ -105,7 +105,7 @@ def _begin(call: Call, array: Array, out: Array, narrow: np.dtype[Any] | None) -
 
 
 def _kept(call: Call, array: Array) -> Array:
-    """A copy of an array that the result overwrites: that which is kept for a renewal, where there is one."""
+    """Return a copy of an array that the result overwrites: the copy kept for a renewal, if there is one."""
     kept = call.shared.before
     return array.copy() if kept is None or kept.nbytes != array.nbytes else kept.view(array.dtype)
 
@@ -119,7 +119,7 @@ def _may_overflow(call: Call, array: Array) -> bool:
 def _small(
     call: Call, before: Array | None, work: Array, out: Array, parts: list[slice], owned: int
 ) -> Steps[list[int]]:
-    """All of a small all-reduce; the operations that may still read from their buffers."""
+    """Run a small all-reduce; return the operations that may still read from their buffers."""
     ids = yield from _all_reduce(call, work, parts, owned)
     _copy(work, out)
     if before is not None and has_special(work):
@@ -134,7 +134,7 @@ def _all_reduce(call: Call, work: Array, parts: list[slice], owned: int) -> Step
 
 
 def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[list[int]]:
-    """Add up once more, in 64-bit floats, what has come out as Inf or NaN in `work`, for `out`."""
+    """Add up once more, in 64-bit floats and into `out`, the elements of `work` that are Inf or NaN."""
     where = _special(work)
     total = np.empty(np.count_nonzero(where), out.dtype)
     ids = yield from _in_64_bits(call, before[where], total)
@@ -143,7 +143,7 @@ def _again(call: Call, before: Array, work: Array, out: Array) -> Steps[list[int
 
 
 def _scatter_again(call: Call, array: Array, out: Array, parts: list[slice]) -> Steps[None]:
-    """Do it `_again`, where each rank has its own part of the result in `out`."""
+    """Do as `_again`, where each rank has its own part of the result in `out`."""
     mine, everybodys = _special(out).view(np.uint8), np.empty(array.size, np.uint8)
     yield from until_sent((yield from _all_gather(call, mine, everybodys, Stage.RING_GATHER)))
     where = everybodys.view(np.bool_)
@@ -155,7 +155,7 @@ def _scatter_again(call: Call, array: Array, out: Array, parts: list[slice]) -> 
 
 
 def _in_64_bits(call: Call, array: Array, out: Array) -> Steps[list[int]]:
-    """Steps of `all_reduce` in 64-bit floats; a part at a time, which bounds the memory that they take."""
+    """Run `all_reduce` in 64-bit floats, one part at a time, which bounds the memory."""
     owned, ids = (call.position + 1) % call.world_size, list[int]()
     for start in range(0, array.size, AT_ONCE):
         yield from until_sent(ids)
@@ -169,7 +169,7 @@ def _in_64_bits(call: Call, array: Array, out: Array) -> Steps[list[int]]:
 
 
 def _special(array: Array) -> NDArray[np.bool_]:
-    """Where floats are Inf or NaN."""
+    """Return a mask of the floats that are Inf or NaN."""
     return ~np.isfinite(array)
 
 
@@ -200,14 +200,14 @@ def barrier(call: Call) -> Steps[None]:
 
 
 def _barrier(call: Call, *, says: bool = False) -> Steps[bool]:
-    """A barrier of its own, or the end of another collective; whether some rank `says` so."""
+    """Run a barrier, alone or at the end of another collective; return whether some rank `says` so."""
     own, out = np.array([_SAYS if says else _IS_THERE], np.int32), np.empty(call.world_size, np.int32)
     yield from sharing(call, out, _all_gather(call, own, out, Stage.RING_BARRIER), whole=True)
     return bool((out == _SAYS).any())
 
 
 def _for_all(call: Call, out: Array, steps: Steps[list[int]]) -> Steps[None]:
-    """`steps`, which leave the same bytes in `out` on all ranks, so that a renewal can tell who has them."""
+    """Run `steps`, which leave the same bytes in `out` on all ranks; a renewal can then tell who has them."""
     if out.nbytes <= _MOST_KEPT:
         yield from sharing(call, out, steps, whole=True)
     else:
@@ -216,7 +216,7 @@ def _for_all(call: Call, out: Array, steps: Steps[list[int]]) -> Steps[None]:
 
 
 def _reduce_parts(call: Call, work: Array, parts: list[slice], *, owned: int) -> Steps[list[int]]:
-    """N - 1 steps after which part `owned` of `work` holds its reduction; the ids of the operations."""
+    """Take N - 1 steps after which part `owned` of `work` holds its reduction; return the operations' ids."""
     size, ids = call.world_size, []
     for step in range(size - 1):
         send = parts[(owned - 1 - step) % size]
@@ -238,11 +238,10 @@ def _gather_parts(
     sent: list[int],
     stage: Stage = Stage.RING_GATHER,
 ) -> Steps[list[int]]:
-    """N - 1 steps after which all parts are everywhere. `sent`: operations that may still read from `work`;
-    returns all that may do so then.
+    """Take N - 1 steps after which all parts are everywhere.
 
-    The step before sent the part that each step here receives N - 1 operations later: it is done with by
-    then only if it was acknowledged.
+    `sent`: operations that may still read from `work`. Returns all operations that may do so then. A part
+    that a step receives was sent N - 1 operations before: its buffer is free only once that is acknowledged.
     """
     size, ids = call.world_size, list(sent)
     for step in range(size - 1):
@@ -258,8 +257,8 @@ def _gather_parts(
 def pass_on(call: Call, array: Array, out: Array) -> Steps[int]:
     """Give `array` to the successor, and leave the predecessor's, of that size, in `out`.
 
-    A step of a program of one's own (`Communicator.submit`), which has to end with a `barrier`. The answer is
-    the operation, which reads from `array` until `until_sent` of it.
+    A step for programs of one's own (`Communicator.submit`), which have to end with a `barrier`. Returns the
+    operation's id: the operation reads from `array` until `until_sent` of it.
     """
     operation = yield call.operation(
         Stage.RING_GATHER,
@@ -287,7 +286,7 @@ def _pass(call: Call, stage: Stage, work: Array, send: slice, receive: slice, ar
 
 
 def _sendable(array: Array) -> Array:
-    """`array`, viewed as smaller words where its elements have a size that no operation takes."""
+    """Return `array`, viewed as smaller words if no operation takes elements of its size."""
     size = array.dtype.itemsize
     return array if size in _RAW_SIZES else array.view(f"u{math.gcd(size, max(_RAW_SIZES))}")
 

@@ -1,4 +1,4 @@
-"""What a worker has called, as every message of the collective says it: the ranks' have to be the same.
+"""Signature of a call: every message of a collective carries it, and it has to be the same on all ranks.
 
 The switch compares it between the ranks of a message that it sums. A ring compares it at each receiver, with
 what that one has called itself: every phase has N - 1 steps, each sent only when the one before has come and
@@ -44,10 +44,10 @@ class Signature:
 
 @functools.lru_cache(maxsize=256)
 def signature(kind: Kind, root: int, reduction: Reduction, dtype: np.dtype[Any], elements: int) -> Signature:
-    """Of `kind` on arrays of so many elements.
+    """Return the signature of `kind` on arrays of so many elements.
 
-    A byte names the plain types. Of all others (text, dates, records) there are too many, so the number of
-    elements gives way to a digest of it and the type; the messages' own sizes are compared all the same.
+    A byte names the plain types. There are too many others (text, dates, records): there a digest of the type
+    and the number of elements takes the place of that number. The messages' own sizes are compared as well.
     """
     element_type = _TYPES.get(dtype, ElementType.OTHER)
     if element_type is ElementType.OTHER:

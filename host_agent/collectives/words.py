@@ -9,7 +9,7 @@ from host_agent.collectives.plan import Array
 
 
 def pack(array: Array, *, offset: int | None, size: int) -> NDArray[np.int32]:
-    """The words of this rank: `array`'s bytes at byte `offset` of `size` (None: none of them), else zeros."""
+    """Return this rank's words: `array`'s bytes at byte `offset` of `size` (None: no bytes), else zeros."""
     words = np.zeros(-(-size // 4), np.int32)
     if offset is not None:
         words.view(np.uint8)[offset : offset + array.nbytes] = array.view(np.uint8)

@@ -1,7 +1,7 @@
-"""The workers of one machine come together: local rank 0 is the host, the others visit it.
+"""Arrival of the workers of one machine: local rank 0 is the host, the others visit it.
 
-Each brings its memory, as a file descriptor; the host gives everybody all of it. What does not say what a
-worker says is turned away; workers that differ are refused, all of them, with the same sentence.
+Each brings its memory, as a file descriptor; the host gives everybody all of it. The host turns away visitors
+that do not speak as workers do. If workers differ, it refuses all of them, with the same sentence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Arrived = tuple[list[int], dict[int, socket.socket]]  # everybody's memory; conn
 
 
 def make_region(size: int) -> int:
-    """Memory to be shared, zeros at first; nobody can make it smaller under those who read it."""
+    """Make memory to be shared, zeros at first; nobody can make it smaller under its readers."""
     file = os.memfd_create("p4reduce", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(file, size)
     fcntl.fcntl(file, fcntl.F_ADD_SEALS, _SEALS)
@@ -46,7 +46,7 @@ def make_region(size: int) -> int:
 
 
 def require_region(file: int, size: int) -> None:
-    """JobRefusedError where a descriptor is not memory of that size for good."""
+    """Raise JobRefusedError if a descriptor is not memory of that size for good."""
     try:
         is_sealed = fcntl.fcntl(file, fcntl.F_GET_SEALS) & _SEALS == _SEALS
     except OSError:  # another kind of file
@@ -72,7 +72,7 @@ class _Guests:
         return [rank for rank in range(self._who.local_size) if rank not in self._files]
 
     def accept(self, listener: socket.socket) -> socket.socket | None:
-        """The connection of who comes, if it is of this user."""
+        """Return the connection of the next visitor; None if it belongs to another user or has gone."""
         try:
             peer = not_for_children(listener.accept()[0])
         except OSError:  # it has gone again
@@ -86,7 +86,7 @@ class _Guests:
         return peer
 
     def hear(self, peer: socket.socket) -> bool:
-        """Take in who has said what it is; whether it may say more. JobRefusedError where it does not fit."""
+        """Take in a visitor's Hello; return whether it may say more. JobRefusedError if it does not fit."""
         for rank, guest in self._peers.items():
             if guest is peer:  # guests say nothing before they are welcome: it died, and may come again
                 peer.close()
@@ -117,7 +117,7 @@ class _Guests:
         return False
 
     def welcome(self) -> Arrived:
-        """Give everybody all memory. Who dies meanwhile is noticed when all have met."""
+        """Give everybody all memory. A death meanwhile is noticed when all have met."""
         ordered = [self._files[rank] for rank in range(self._who.local_size)]
         for peer in self._peers.values():
             peer.setblocking(True)
@@ -128,14 +128,14 @@ class _Guests:
         return ordered, self._peers
 
     def dismiss(self, why: BaseException) -> None:
-        """Send all away."""
+        """Send all visitors away with the reason."""
         for peer in (*self._peers.values(), *self._strangers):
             _refuse(peer, str(why) or repr(why))
         for file in self._files.values():
             os.close(file)
 
     def _difference(self, hello: Hello) -> str:
-        """Why a worker cannot be one of these; empty if it can."""
+        """Say why a worker cannot be one of these; return "" if it can."""
         mine = asdict(Hello.of(self._who))
         for name, value in asdict(hello).items():
             if name != "local_rank" and mine[name] != value:
@@ -146,7 +146,7 @@ class _Guests:
 
 
 def host(place: Place, who: Who, own: int, deadline: float) -> Arrived:
-    """Local rank 0: wait for the others, and give all of them everybody's memory. JobRefusedError."""
+    """Wait, as local rank 0, for the others, and give all of them everybody's memory. JobRefusedError."""
     guests = _Guests(who, own)
     try:
         with (
@@ -181,7 +181,7 @@ def host(place: Place, who: Who, own: int, deadline: float) -> Arrived:
 
 
 def visit(place: Place, who: Who, own: int, deadline: float) -> Arrived:
-    """All others: bring our memory to local rank 0, and take everybody's. JobRefusedError."""
+    """Bring our memory to local rank 0, and take everybody's (all other ranks). JobRefusedError."""
     while True:
         peer = not_for_children(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         files: list[int] = []
@@ -218,7 +218,7 @@ def visit(place: Place, who: Who, own: int, deadline: float) -> Arrived:
 
 
 def _received(peer: socket.socket, files: list[int], most: int) -> Message:
-    """Return what comes next; its descriptors are put into `files`. OSError, EOFError, BadMessageError."""
+    """Return the next message; its descriptors are put into `files`. OSError, EOFError, BadMessageError."""
     packet, received, flags, _ = socket.recv_fds(peer, MESSAGE_BYTES, most, socket.MSG_CMSG_CLOEXEC)
     files += received
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):

@@ -61,7 +61,7 @@ class Pace:
         self.wait(self.begin(nbytes))
 
     def begin(self, nbytes: int) -> float:
-        """Give the channel so many bytes more to carry. When they will be there, on the monotonic clock."""
+        """Give the channel so many more bytes to carry; return when (monotonic clock) they are there."""
         with self._lock:
             self.bytes_received += nbytes
             if self.rate_bit_s is None:
@@ -70,7 +70,7 @@ class Pace:
             return self._free_at
 
     def wait(self, until: float) -> None:
-        """Return at that time."""
+        """Sleep until that time."""
         while (left := until - time.monotonic()) > 0:
             time.sleep(left)
 
@@ -164,11 +164,11 @@ class Lane:
 
     @property
     def step(self) -> int:
-        """How many were posted here."""
+        """Number of slots that this worker has posted."""
         return self._step
 
     def go_on_from(self, step: int) -> None:
-        """Go on behind that step, which no worker has come past: all of them do."""
+        """Go on behind that step; no worker has come past it, and all of them go on from there."""
         self._step = step
         library().p4r_counter64_set(self._posted_at[self._rank], step)
         self._set_released(step)
@@ -269,7 +269,7 @@ def _unpacked(packed: bytes) -> Notice:
 
 
 def _cut(what: str) -> bytes:
-    """The words in as many bytes as a notice has for them, cut between characters."""
+    """Return the words in at most as many bytes as a notice has for them, cut between characters."""
     encoded = what.encode()
     if len(encoded) <= _WHAT_BYTES:
         return encoded

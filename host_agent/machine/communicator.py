@@ -69,7 +69,7 @@ _SOON_S: Final = 0.02  # how long a wait goes on before anybody is told of it
 
 @dataclass(frozen=True)
 class Call:
-    """A collective that is ready to run. `signature`: what machines compare of it, but for its number."""
+    """A collective that is ready to run. `signature`: what machines compare of it, except for its number."""
 
     wanted: Wanted[Any]
     asked: Asked
@@ -84,7 +84,7 @@ class Call:
 
 @dataclass(frozen=True)
 class _CatchUp:
-    """Takes the steps of calls that were cancelled, where no other call does."""
+    """Stand-in for calls that were cancelled: takes their steps if no other call does."""
 
     what: str = "a call that was cancelled"
 
@@ -93,11 +93,11 @@ _CATCH_UP: Final = _CatchUp()
 
 
 class _RefusedError(Exception):
-    """A collective cannot be done by the workers that are left, which all find alike."""
+    """Refusal of a collective that the workers that are left cannot do, which all find alike."""
 
 
 class MachineCommunicator(Collectives):
-    """As a `Communicator` of all workers of all machines; `plane` is this worker's job between machines."""
+    """A `Communicator` of all workers of all machines; `plane` is this worker's job between machines."""
 
     def __init__(
         self,
@@ -244,12 +244,12 @@ class MachineCommunicator(Collectives):
 
     @property
     def rank(self) -> int:
-        """This worker's number among those of all machines: machine by machine."""
+        """Number of this worker among those of all machines, which are counted machine by machine."""
         return self._seen.rank
 
     @property
     def world_size(self) -> int:
-        """How many workers all machines have."""
+        """Number of workers on all machines."""
         return self._seen.size
 
     @property
@@ -258,12 +258,12 @@ class MachineCommunicator(Collectives):
 
     @property
     def generation(self) -> int:
-        """The plane's."""
+        """The plane's generation."""
         return self.plane.generation
 
     @property
     def mode(self) -> Mode:
-        """Whether the switch or a ring sums this worker's plane now."""
+        """The maker of the sums of this worker's plane now: switch or ring."""
         return self.plane.mode
 
     @property
@@ -277,7 +277,7 @@ class MachineCommunicator(Collectives):
         return self._meeting.failure or self.plane.failure
 
     def on_change(self, callback: Callable[[MembershipChange], None]) -> None:
-        """As a Communicator's: an elastic job goes on without the workers of whole machines."""
+        """Call `callback` as a Communicator does: an elastic job loses the workers of whole machines."""
         size, local = self.machine.size, self.machine.rank
 
         def changed(change: MembershipChange) -> None:
@@ -299,15 +299,15 @@ class MachineCommunicator(Collectives):
         self.plane.on_end(callback)
 
     def counters(self) -> Counters:
-        """The plane's connection's."""
+        """Return the counters of the plane's connection."""
         return self.plane.counters()
 
     def statistics(self) -> Statistics:
-        """Collectives run, time spent in them, and the plane's traffic on the wire."""
+        """Return the collectives run, the time spent in them, and the plane's traffic on the wire."""
         return replace(self.plane.statistics(), **asdict(self._tally))
 
     def status(self, job: str) -> dict[str, Any]:
-        """The plane's, and where the worker stands in its machine."""
+        """Return the plane's status, and where the worker stands in its machine."""
         return self.plane.status(job)
 
     def _machine_status(self) -> dict[str, Any]:
@@ -347,7 +347,7 @@ class MachineCommunicator(Collectives):
             self._let_go()
 
     def _let_go(self) -> None:
-        """Give the machine's memory back, unless a call of a job that has failed may still be in it."""
+        """Give the machine's memory back, unless a call of a job that has failed may still use it."""
         if self._turns.is_idle:
             self._on.gathering.shutdown(wait=True)
             for part in (self._board, self._on.lane, self._on.results):
@@ -405,12 +405,12 @@ class MachineCommunicator(Collectives):
         return number
 
     def _cancelled(self, number: int) -> None:
-        """The mates have to hear of it, also if no other call is made."""
+        """Queue a step for a cancelled call: the mates have to hear of it, even if no other call is made."""
         with suppress(CommunicatorError):
             self._turns.later(_CATCH_UP)
 
     def _hears(self, call: Call | _CatchUp, error: BaseException) -> None:
-        """The user does, or has not yet: nobody asks what a cancelled call came to."""
+        """Note whether the user hears of an error: nobody asks for a cancelled call's result."""
         if isinstance(call, Call):
             self._is_heard = True
         elif not self._is_heard:
@@ -445,7 +445,7 @@ class MachineCommunicator(Collectives):
             self._through(CANCELLED, None)
 
     def _through(self, asked: Asked, call: Call | None) -> Any:
-        """Take one step: as its gang decides, and again where a renewal begins it anew."""
+        """Take one step as the gang decides, and again if a renewal begins it anew."""
         gang, result = self._gang, None
         kept = None
         if call is not None and gang.is_elastic and call.wanted.is_in_place:
@@ -507,7 +507,7 @@ class MachineCommunicator(Collectives):
                 self._stalled(seconds, list(late))
 
     def _look_at_plane(self) -> None:
-        """A renewal may be over, or begin anew what waits for mates."""
+        """Look at the plane: a renewal may be over, or begin anew a call that waits for mates."""
         match self._gang.stage:
             case Stage.MEETING:
                 self._gang.stands(self._place())
@@ -532,7 +532,7 @@ class MachineCommunicator(Collectives):
         return Place(renewal, tuple(map(self._world_of, views)))
 
     def _world_of(self, view: View) -> World:
-        """The workers of a plane's machines."""
+        """Return the workers of a plane's machines."""
         size = self.machine.size
         members = tuple(machine * size + gpu for machine in view.members for gpu in range(size))
         return World(view.rank * size + self.machine.rank, members)
@@ -542,7 +542,7 @@ class MachineCommunicator(Collectives):
             raise BegunAnewError(self._what)
 
     def _fail(self, error: BaseException, reason: str | None = None) -> None:
-        """No collective runs after this; the job ends for everybody."""
+        """Run no collective after this, and end the job for everybody."""
         if self._failure is None:
             self._failure = error
         self._turns.stop()
@@ -560,7 +560,7 @@ class MachineCommunicator(Collectives):
                 self.plane.fail_with(reason, mate)
 
     def _mate(self, error: BaseException) -> int | None:
-        """The local rank of another worker of this machine that an error is about."""
+        """Return the local rank of another worker of this machine that an error is about."""
         rank = error.rank if isinstance(error, JobEndedError) else None
         size, own = self.machine.size, self._who.rank
         return rank % size if rank is not None and rank != own and rank // size == own // size else None
@@ -569,14 +569,14 @@ class MachineCommunicator(Collectives):
         self._meeting.fail(self._of_all(error))
 
     def _machine_failed(self, error: CommunicatorError) -> None:
-        """Another worker of this machine has failed, or its plane has ended: so does ours."""
+        """End this worker's plane, as another worker of this machine has failed, or its plane has ended."""
         # From the thread that watches: a plane's end waits for threads that may wait for that one.
         threading.Thread(
             target=self._end_plane, args=(error, str(error)), name=f"p4reduce-end{self.rank}", daemon=True
         ).start()
 
     def _of_all(self, error: CommunicatorError) -> CommunicatorError:
-        """A plane's error, with the rank among all workers."""
+        """Return a plane's error with the rank among all workers."""
         if not isinstance(error, JobEndedError) or error.rank is None:
             return error
         plane = self.machine.rank if error.plane is None else error.plane
@@ -617,7 +617,7 @@ class MachineCommunicator(Collectives):
 
 
 def _rooted(asked: Asked, member: int | None) -> Asked:
-    """Return the call with its root's worker, which mates have to take for the root, too."""
+    """Return the call with the worker of its root, whom mates have to take for the root, too."""
     if member is None:
         return asked
     digest = hashlib.sha256(asked.digest + member.to_bytes(4, "big")).digest()

@@ -43,7 +43,7 @@ from typing import Final, NamedTuple
 
 
 class Way(IntEnum):
-    """How a worker's plane takes a call that may go through switches only."""
+    """The way in which a worker's plane takes a call that may go through switches only."""
 
     UNKNOWN = 0
     IN_NETWORK = 1
@@ -120,13 +120,13 @@ class World(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How many they are."""
+        """Number of the workers."""
         return len(self.members)
 
 
 @dataclass(frozen=True)
 class Tell:
-    """To the mates: where this worker stands."""
+    """Order to tell the mates where this worker stands."""
 
     notice: Notice
 
@@ -229,13 +229,13 @@ class Gang:
     # The call
 
     def begin(self, asked: Asked, lanes: tuple[int, ...], place: Place) -> None:
-        """It is the turn of a call."""
+        """Begin a call, whose turn it is."""
         assert self.stage is Stage.IDLE
         self._asked = asked
         self._meet(lanes, place)
 
     def stands(self, place: Place) -> None:
-        """While this worker meets its mates a renewal may be over."""
+        """Take the place of the plane now: a renewal may be over while this worker meets its mates."""
         assert self.stage is Stage.MEETING
         if place != self._place:
             self._place = place
@@ -243,24 +243,24 @@ class Gang:
             self._perhaps_start()
 
     def found_way(self, way: Way) -> None:
-        """The plane has said how it takes the call."""
+        """Take the plane's answer to how it takes the call."""
         assert self.stage is Stage.ASKING
         self.stage, self._way = Stage.AGREEING, way
         self._tell()
         self._perhaps_agree()
 
     def has_result(self) -> None:
-        """The call has run here."""
+        """Note that the call has run here."""
         assert self.stage is Stage.RUNNING
         self._end(None)
 
     def finished(self) -> None:
-        """The result is this worker's."""
+        """Note that the result is this worker's."""
         assert self.stage is Stage.FINISHING
         self._return()
 
     def dropped(self, lanes: tuple[int, ...], place: Place) -> None:
-        """A renewal begins the call anew, and all that it had here is let go of."""
+        """Drop all that the call had here: a renewal begins it anew."""
         assert self.stage not in (Stage.IDLE, Stage.MEETING)
         self._actions.clear()
         self._meet(lanes, place)
@@ -268,13 +268,13 @@ class Gang:
     # The mates
 
     def heard(self, mate: int, notice: Notice) -> None:
-        """Another worker of the machine says where it stands."""
+        """Take a notice from another worker of the machine."""
         self._mates[mate] = notice
         self._perhaps_start()
         self._perhaps_agree()
 
     def left(self, mate: int, calls: int) -> None:
-        """Another one has left the job after so many calls."""
+        """Note that another worker has left the job after so many calls."""
         self._left[mate] = calls
         self._perhaps_start()
 
@@ -347,7 +347,7 @@ class Gang:
         self._actions.append(Return(self._refused))
 
     def _root(self) -> int | None:
-        """Return the rank that the call's root has now; None: it has no root, or one that has died."""
+        """Return the rank that the call's root has now; None if it has no root, or one that has died."""
         if self._asked.root is None:
             return None
         member = self._asked.member
@@ -356,7 +356,7 @@ class Gang:
         return self._place.world.members.index(member) if member in self._place.world.members else None
 
     def _refusal(self) -> str | None:
-        """Say why the workers that the job has cannot do the call, which all of them find alike."""
+        """Say why the present workers cannot do the call, which all of them find alike; None if they can."""
         asked = self._asked
         if asked.root is not None and asked.member is None and not 0 <= asked.root < self._place.seen.size:
             last = self._place.seen.size - 1
@@ -388,7 +388,7 @@ class Gang:
         return Way.UNKNOWN if said is None or said.renewal != self._place.renewal else said.way
 
     def _difference(self) -> str:
-        """Say who has called what in this step, where that differs; else nothing."""
+        """Say who has called what in this step, if that differs; else return ""."""
         said = {self.local_rank: (self._asked.digest, self._asked.what)}
         for mate, notice in self._mates.items():
             theirs = notice.of(self.step)
@@ -399,7 +399,7 @@ class Gang:
         return f"the workers called different collectives: {_who_called_what(said, self.first_rank)}"
 
     def _in_vain(self) -> str:
-        """Say who of those that this step waits for has left; nothing where nobody has."""
+        """Say who among the mates that this step waits for has left; return "" if nobody has."""
         gone = {mate: calls for mate, calls in self._left.items() if calls <= self.step}
         if not gone:
             return ""
@@ -415,7 +415,7 @@ class Gang:
 
 
 def _who_called_what(said: Mapping[int, tuple[bytes, str]], first_rank: int) -> str:
-    """The calls in words, with the ranks of those who made them."""
+    """Return the calls in words, with the ranks of the callers."""
     calls: dict[tuple[str, bytes], list[str]] = {}
     for mate, (digest, what) in sorted(said.items()):
         calls.setdefault((what, digest), []).append(str(first_rank + mate))

@@ -1,7 +1,8 @@
-"""One collective of all GPUs as it runs: up inside the machine, through the planes, and back.
+"""Run of one collective of all GPUs: up inside the machine, through the planes, and back.
 
-A collective adds up inside the machine, then, each GPU its share, between machines, and gathers. Pieces of a
-tensor do so at the same time: while a plane sums one, the next is added up, and the one before gathered.
+A machine's workers add up first. Each GPU then sums its share between machines, and all gather the shares.
+Pieces of a tensor are under way at the same time: while a plane sums one piece, the machine adds up the next
+and gathers the one before.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ class Machine:
 
     @property
     def bytes_received(self) -> int:
-        """From other workers of the machine, since this one joined."""
+        """Bytes from other workers of the machine, since this one joined."""
         return self.pace.bytes_received
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hierarchy:
-    """The parts that a call runs on. `fail`: told of errors of the thread that gathers: others wait for it.
+    """The parts that a call runs on.
 
-    `lane` carries what is added up, `results` what is gathered. `under_way`: what the plane has of the call.
-    `blocks`: of the job's floats.
+    `lane` carries what is added up, `results` what is gathered. `under_way`: the plane's operations of the
+    call. `blocks`: of the job's floats. `fail`: called with errors of the gathering thread, as others wait
+    for it.
     """
 
     plane: Communicator
@@ -78,7 +80,7 @@ class Running:
         self._pipeline = pipeline
 
     def run(self) -> Any:
-        """The call's result."""
+        """Run the call; return its result."""
         wanted, source, rank = self._wanted, self._wanted.source, self._world.rank
         flat = source.reshape(-1)
         match wanted.kind:
@@ -167,7 +169,7 @@ class Running:
             self._on.fell_back()
 
     def _agree(self, own: np.ndarray[Any, np.dtype[np.uint8]]) -> Any:
-        """The largest of all workers' bytes, one by one."""
+        """Return the largest of all workers' bytes, one by one."""
         found = np.empty_like(own)
 
         def merge(rows: list[Any], where: slice) -> Array:
@@ -185,7 +187,7 @@ class Running:
         return found
 
     def _run(self, form: Form, array: Array, out: Array, *, starts: bytes = b"") -> None:
-        """One sum: pieces at the same time, or, without a pipeline, one way after the other."""
+        """Run one sum: pieces at the same time, or, without a pipeline, one stage after the other."""
         piece_elements = SLOT_BYTES // max(form.width, out.itemsize)
         if starts:
             piece_elements -= self._on.blocks.block_elements  # pieces end where blocks do
@@ -262,7 +264,7 @@ class Running:
                 into[share.start * width : share.stop * width] = slot[: (share.stop - share.start) * width]
 
     def _in_plane(self, array: Array, op: Reduction, form: Form | None = None) -> Future[Array]:
-        """The plane's all-reduce of this; its messages say what the user has called."""
+        """Return the future of the plane's all-reduce of this; its messages carry the user's call."""
         result = np.empty_like(array)
         wire = Wire.FULL if form is None else form.wire
         narrow = None if form is None else form.by_ring
@@ -296,7 +298,7 @@ class Running:
         return future
 
     def _rows(self, data: Any) -> Array:
-        """All workers' bytes, by rank: (world_size, data.size)."""
+        """Return all workers' bytes, by rank: (world_size, data.size)."""
         size = self._on.machine.size
         machines = self._world.size // size
         flat = np.empty(0, np.uint8)
@@ -324,7 +326,7 @@ class Running:
         return result
 
     def _together(self, data: Any) -> list[Array]:
-        """The bytes of all of the machine's workers, of which all have as many; at most a slot."""
+        """Return the bytes of all of the machine's workers, each as many as `data`; at most a slot."""
         own = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
         lane, machine = self._on.lane, self._on.machine
         lane.slot()[: own.size] = own

@@ -80,7 +80,7 @@ class Meeting:
         self._tell(Left(self.who.local_rank, collectives))
 
     def close(self) -> None:
-        """Part from the others, whom that does not harm: they have what they need, or have failed."""
+        """Part from the others, which does them no harm: they have what they need, or have failed."""
         with self._lock:
             if self._closing:
                 return
@@ -128,7 +128,7 @@ class Meeting:
                         selector.unregister(key.fileobj)
 
     def _hear(self, rank: int, peer: socket.socket) -> bool:
-        """Whether more may come from there."""
+        """Hear what comes from a peer; return whether more may come."""
         try:
             packet = peer.recv(MESSAGE_BYTES + 1)
         except OSError:
@@ -145,7 +145,7 @@ class Meeting:
         return True
 
     def _take(self, rank: int, said: Message) -> None:
-        """Take what that worker says. BadMessageError where it must not."""
+        """Take that worker's message. BadMessageError if it must not say this."""
         match said:
             case Parts():
                 self._parted.add(rank)
@@ -161,7 +161,7 @@ class Meeting:
                 raise BadMessageError(f"{type(said).__name__.lower()!r} after all have met")
 
     def _lost(self, rank: int, how: str) -> None:
-        """Fail, and tell all; that worker as well, which may not know it."""
+        """Fail, and tell all others, the lost worker too, as it may not know."""
         who = self.who
         of_all = who.rank - who.local_rank + rank
         machine = f"machine {who.rank // who.local_size} ({socket.gethostname()}, rank {of_all})"
@@ -169,7 +169,7 @@ class Meeting:
 
 
 def _error(said: Failed) -> CommunicatorError:
-    """Another worker's, as we raise it: of its own troubles, that it is lost to us."""
+    """Return the error that another worker told of; its own troubles count as the loss of that worker."""
     if said.kind == MismatchError.__name__:
         return MismatchError(said.reason)
     kind = JobEndedError if said.kind == JobEndedError.__name__ else WorkerLostError

@@ -50,7 +50,7 @@ class Hello:
 
     @classmethod
     def of(cls, who: Who) -> Hello:
-        """That of a worker."""
+        """Return the Hello of a worker."""
         return cls(who.local_rank, who.local_size, who.world_size, who.rank // who.local_size, who.settings)
 
 
@@ -100,7 +100,7 @@ _hints: Final[Callable[[Any], dict[str, Any]]] = cache(typing.get_type_hints)
 
 
 def encoded(message: Message) -> bytes:
-    """The packet that says it. ValueError where that is too long."""
+    """Return the packet of a message. ValueError if it is too long."""
     packet = json.dumps({type(message).__name__.lower(): asdict(message)}).encode()
     if len(packet) > MESSAGE_BYTES:
         raise ValueError(f"{message} has more than {MESSAGE_BYTES} bytes")

@@ -80,7 +80,7 @@ class Place:
             time.sleep(AGAIN_S)
 
     def connect(self, visitor: socket.socket) -> None:
-        """Connect to who listens there. OSError where nobody does; JobRefusedError where it is a stranger."""
+        """Connect to the listener. OSError if there is none; JobRefusedError if it is another user's."""
         visitor.connect(self._address)
         if (user := user_of(visitor)) != os.geteuid():
             raise JobRefusedError(
@@ -94,7 +94,7 @@ class Place:
             os.unlink(self._name, dir_fd=self._at)
 
     def _listens(self, listener: socket.socket, backlog: int) -> bool:
-        """Whether it does now; not while another process does, or looks."""
+        """Try to listen; return False if another process listens, or looks whether one does."""
         try:
             fcntl.flock(self._at, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,13 +122,13 @@ class Place:
 
 
 def user_of(peer: socket.socket) -> int:
-    """The user of the process at the other end, as the kernel noted it when that listened or connected."""
+    """Return the user of the process at the other end, as the kernel noted it at listen or connect."""
     size = struct.calcsize(_CREDENTIALS)
     return int(struct.unpack(_CREDENTIALS, peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1])
 
 
 def _directory() -> Path:
-    """The directory's path; it need not be there yet."""
+    """Return the directory's path; it need not exist yet."""
     runtime = os.environ.get(RUNTIME, "")
     if runtime.startswith("/"):
         with suppress(OSError):
@@ -139,7 +139,7 @@ def _directory() -> Path:
 
 
 def _opened(directory: Path) -> int:
-    """A descriptor of the directory, which is made if need be. JobRefusedError if it is not private."""
+    """Return a descriptor of the directory, made if need be. JobRefusedError if it is not private."""
     try:
         with suppress(FileExistsError):
             directory.mkdir(mode=0o700)

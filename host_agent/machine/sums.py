@@ -64,17 +64,19 @@ class Piece:
         return slice(self.cuts[local_rank], self.cuts[local_rank + 1])
 
     def part(self, local_rank: int) -> slice:
-        """Its share, counted from the beginning of the piece."""
+        """Return its share, counted from the beginning of the piece."""
         return slice(self.cuts[local_rank] - self.start, self.cuts[local_rank + 1] - self.start)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """How numbers travel. `width`: bytes of one in a slot. `op`, `wire`: of the planes' all-reduce.
+    """The form in which numbers travel. `width`: bytes of one in a slot. `op`, `wire`: of the planes'
+    all-reduce.
 
     `fill(where, target)` puts a piece of this worker's tensor into its slot. `merge(rows, where)` adds up the
-    rows' shares, which are of the tensor's elements `where`. `finish(sums, where, target)` makes the tensor's
-    own type of what the plane gave. `by_ring`: what a plane's ring, which knows no `wire`, sends shares as.
+    rows' shares, which are of the tensor's elements `where`. `finish(sums, where, target)` converts what the
+    plane gave to the tensor's own type. `by_ring`: the type of shares in a plane's ring, which knows no
+    `wire`.
     """
 
     width: int
@@ -88,8 +90,9 @@ class Form:
 
 @lru_cache(maxsize=64)
 def pieces_of(elements: int, local_size: int, piece_elements: int, starts: bytes = b"") -> tuple[Piece, ...]:
-    """A tensor in pieces, smaller ones at its ends; where `starts` (of blocks, uint64) are given, blocks stay
-    whole.
+    """Return a tensor in pieces, smaller ones at its ends.
+
+    If `starts` (of blocks, uint64) are given, blocks stay whole.
     """
     if not elements:
         return ()
@@ -119,7 +122,7 @@ def pieces_of(elements: int, local_size: int, piece_elements: int, starts: bytes
 
 
 def integers(array: Array, *, average_of: int) -> Form:
-    """SUM of int32, divided towards zero where `average_of` is more than 1."""
+    """Return the form for SUM of int32, divided towards zero if `average_of` is more than 1."""
 
     def finish(sums: Array, where: slice, target: Bytes) -> None:
         if average_of > 1:
@@ -130,7 +133,7 @@ def integers(array: Array, *, average_of: int) -> Form:
 
 
 def extremes(array: Array, op: Reduction) -> Form:
-    """MAX or MIN: floats as integers that sort as they do."""
+    """Return the form for MAX or MIN: floats travel as integers that sort as they do."""
     dtype, invert = array.dtype, op is Reduction.MIN
     if dtype == np.int32:
         pick = np.maximum if op is Reduction.MAX else np.minimum
@@ -157,7 +160,7 @@ def extremes(array: Array, op: Reduction) -> Form:
 
 
 def in_the_type(array: Array, op: Reduction, *, divisor: int) -> Form:
-    """Reductions that no switch can do: in the array's own type, by local ranks and then by planes' rings."""
+    """Return the form for reductions that no switch can do: in the array's type, local ranks first."""
     dtype = array.dtype
 
     def merge(rows: list[Bytes], where: slice) -> Array:
@@ -176,10 +179,10 @@ def in_the_type(array: Array, op: Reduction, *, divisor: int) -> Form:
 
 
 def halves(array: Array, *, divisor: int) -> Form:
-    """SUM of floats whose machine's sums go on in 16 bits, divided, and rounded once more to their type.
+    """Return the form for SUM of floats that go on in 16 bits: divided, and rounded once more to their type.
 
-    An average (`divisor` above 1) is of numbers that are made smaller first, so that no sum on the way ends
-    beyond float32. float16's do not by themselves.
+    For an average (`divisor` above 1) the numbers are made smaller first, so that no sum on the way exceeds
+    float32. float16 needs no such step.
     """
     dtype = array.dtype
     down = 0 if dtype == np.float16 else (divisor - 1).bit_length()
@@ -205,7 +208,7 @@ def halves(array: Array, *, divisor: int) -> Form:
 
 @lru_cache(maxsize=64)
 def block_starts(elements: int, blocks: Blocks) -> NDArray[np.uint64]:
-    """Where each block of a tensor begins, in elements."""
+    """Return where each block of a tensor begins, in elements."""
     messages = np.arange(0, elements, blocks.message_elements, dtype=np.uint64)
     inside = np.arange(0, blocks.message_elements, blocks.block_elements, dtype=np.uint64)
     starts = (messages[:, np.newaxis] + inside).reshape(-1)
@@ -215,7 +218,7 @@ def block_starts(elements: int, blocks: Blocks) -> NDArray[np.uint64]:
 
 
 def exponents(array: Array, starts: NDArray[np.uint64]) -> Bytes:
-    """Of each block of this worker's floats, as `quantisation.block_exponent`."""
+    """Return the exponent of each block of this worker's floats, as `quantisation.block_exponent`."""
     found = np.empty(starts.size, np.uint8)
     library().p4r_exponents_of_blocks(
         ELEMENT_TYPES[array.dtype],
@@ -231,9 +234,9 @@ def exponents(array: Array, starts: NDArray[np.uint64]) -> Bytes:
 def fixed_point(
     array: Array, starts: NDArray[np.uint64], agreed: Bytes, *, workers: int, divisor: int
 ) -> Form:
-    """SUM of floats as whole numbers, with the agreed exponents of all `workers`.
+    """Return the form for SUM of floats as whole numbers, with the agreed exponents of all `workers`.
 
-    Blocks in which somebody has an Inf or NaN come out as zeros (`special`).
+    Blocks in which some worker has an Inf or NaN come out as zeros (`special`).
     """
     kind, most, width = ELEMENT_TYPES[array.dtype], LANE_BITS - headroom_bits(workers), array.dtype.itemsize
 
@@ -272,14 +275,14 @@ def fixed_point(
 
 
 def special(starts: NDArray[np.uint64], agreed: Bytes, elements: int) -> NDArray[np.bool_]:
-    """Which elements are in blocks in which some worker has an Inf or NaN."""
+    """Return a mask of the elements in blocks in which some worker has an Inf or NaN."""
     lengths = np.diff(np.append(starts, np.uint64(elements)))
     return np.repeat(agreed == SPECIAL, lengths.astype(np.int64))
 
 
 @default_float_mode()
 def by_ring(rows: Array, *, divisor: int) -> Array:
-    """The sums of (workers, elements), with the bits of `ring.all_reduce_in_64_bits` of all workers."""
+    """Return the sums of (workers, elements), with the bits of `ring.all_reduce_in_64_bits`."""
     out: Array = np.empty_like(rows[0])
     workers = len(rows)
     with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""Who a worker's two queue pairs talk to, and the parameters both sides must agree on."""
+"""Peers of a worker's two queue pairs, and the parameters on which both sides must agree."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST_24_BITS = 2**24 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Successor:
-    """Who is next on the ring: our QP_out sends to its QP_in."""
+    """The next worker on the ring: our QP_out sends to its QP_in."""
 
     mac: str
     ip: IPv4Address
@@ -20,7 +20,7 @@ class Successor:
 
 @dataclass(frozen=True, kw_only=True)
 class Predecessor:
-    """Who is before us on the ring: its QP_out sends to our QP_in, starting at `psn_out`.
+    """The worker before us on the ring: its QP_out sends to our QP_in, starting at `psn_out`.
 
     `rank` None: the one before ours, as in a ring by rank.
     """
@@ -113,7 +113,7 @@ class TransportConfig:
 
     @property
     def predecessor_rank(self) -> int:
-        """Whose messages QP_in takes."""
+        """The rank whose messages QP_in takes."""
         if self.predecessor.rank is None:
             return (self.rank - 1) % self.world_size
         return self.predecessor.rank

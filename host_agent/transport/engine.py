@@ -17,7 +17,7 @@ _LARGEST_FRAME: Final = 4096 + 58  # the largest path MTU, and all headers
 
 
 class _Memory(threading.local):
-    """What frames and events of a thread's endpoints pass: objects are made of them before a call returns."""
+    """Buffers for frames and events of a thread's endpoints: they are copied out before a call returns."""
 
     def __init__(self) -> None:
         self.frames = ctypes.create_string_buffer(_MAX_FRAMES * _LARGEST_FRAME)
@@ -51,7 +51,7 @@ class Endpoint:
         self._position_at = ctypes.byref(self._position)
 
     def post(self, operation: Operation, now_ns: int) -> int:
-        """Queue an operation behind those posted before; its id (counts up from 1)."""
+        """Queue an operation behind those posted before; return its id (counts up from 1)."""
         error = ctypes.create_string_buffer(native.ERROR_BYTES)
         op_id = int(
             self._lib.p4r_endpoint_post(
@@ -64,17 +64,17 @@ class Endpoint:
         return op_id
 
     def receive(self, frame: bytes, now_ns: int) -> None:
-        """Take one Ethernet frame from the wire. Anything wrong with it is counted, or a FAILED event."""
+        """Take one Ethernet frame from the wire. An error in it is counted, or becomes a FAILED event."""
         self._lib.p4r_endpoint_receive(self._open(), frame, len(frame), now_ns)
 
     def poll(self, now_ns: int, max_frames: int = _MAX_FRAMES) -> list[bytes]:
-        """The frames to send now, acknowledgements first, 64 at most; runs timers that are due."""
+        """Return the frames to send now, acknowledgements first, 64 at most; run timers that are due."""
         stride, start, lengths = self._stride, _MEMORY.frames_at, _MEMORY.lengths
         count = self._lib.p4r_endpoint_poll(self._open(), now_ns, start, stride, lengths, max_frames)
         return [ctypes.string_at(start + n * stride, lengths[n]) for n in range(count)]
 
     def next_timeout_ns(self) -> int | None:
-        """When `poll` has to be called next if nothing arrives; None: never."""
+        """Return when `poll` has to be called next if nothing arrives; None: never."""
         deadline = int(self._lib.p4r_endpoint_next_timeout(self._open()))
         return None if deadline == native.NEVER else deadline
 
@@ -83,7 +83,7 @@ class Endpoint:
         self._lib.p4r_endpoint_halt(self._open())
 
     def events(self) -> list[Event]:
-        """What happened since the last call."""
+        """Return what happened since the last call."""
         events, memory = [], _MEMORY
         while self._lib.p4r_endpoint_event(self._open(), memory.event_at):
             event = native.event_of(memory.event, self.config)
@@ -93,27 +93,27 @@ class Endpoint:
         return events
 
     def counters(self) -> Counters:
-        """Counts since the endpoint was made."""
+        """Return the counts since the endpoint was made."""
         handle = self._open()
         return native.read_counters(lambda out: self._lib.p4r_endpoint_counters(handle, out))
 
     def progress(self) -> Progress:
-        """Where it stands."""
+        """Return the endpoint's progress."""
         handle = self._open()
         return native.read_progress(lambda out: self._lib.p4r_endpoint_progress(handle, out))
 
     def position(self) -> native.NativeProgress:
-        """As `progress`, for who asks all the time: the same object, with what it holds now."""
+        """Return `progress` for frequent callers: always the same object, with its present numbers."""
         self._lib.p4r_endpoint_progress(self._open(), self._position_at)
         return self._position
 
     def state(self, now_ns: int) -> bytes:
-        """All that decides what it does from now on: two with the same bytes do the same."""
+        """Return all that decides what it does from now on: endpoints with the same bytes do the same."""
         handle = self._open()
         return native.read_state(lambda out, room: self._lib.p4r_endpoint_state(handle, now_ns, out, room))
 
     def close(self) -> None:
-        """Free it; idempotent."""
+        """Free the endpoint. Idempotent."""
         if self._handle is not None:
             self._lib.p4r_endpoint_free(self._handle)
             self._handle = None

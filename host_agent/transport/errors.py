@@ -1,4 +1,4 @@
-"""What can go wrong with a worker's connections."""
+"""Errors of a worker's connections."""
 
 from __future__ import annotations
 
@@ -33,4 +33,4 @@ class ProtocolError(TransportError):
 
 
 class RetryLimitError(ProtocolError):
-    """No acknowledgement after `retry_limit` retransmissions in a row."""
+    """The connection got no acknowledgement after `retry_limit` retransmissions in a row."""

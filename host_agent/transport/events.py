@@ -1,4 +1,4 @@
-"""What an endpoint reports: events, counters, and where it stands."""
+"""Reports of an endpoint: events, counters, and its progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class EventType(IntEnum):
 
 
 class FailureCode(IntEnum):
-    """Why an endpoint gave up. Nothing of the message at fault reached the user's buffer as a sum."""
+    """The reason why an endpoint gave up. Its message's data did not reach the user's buffer as a sum."""
 
     NOT_A_RESULT = 1  # an aggregated message without the RESULT flag: no switch summed it
     MISMATCH = 2  # the switch saw different headers from different ranks
@@ -93,11 +93,11 @@ class Counters:  # in the order of `p4r_counters`
 
     @classmethod
     def none(cls) -> Counters:
-        """All zero."""
+        """Return zeros."""
         return cls(**{field.name: 0 for field in fields(cls)})
 
     def __add__(self, later: Counters) -> Counters:
-        """Of two connections, one after the other."""
+        """Add the counters of two connections, one after the other."""
         sums = {field.name: getattr(self, field.name) + getattr(later, field.name) for field in fields(self)}
         for name in sums:
             if name.endswith("_ns"):
@@ -108,7 +108,7 @@ class Counters:  # in the order of `p4r_counters`
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where an endpoint stands; messages count up from 0 and come round after 2^32, PSNs are 24 bit."""
+    """Progress of an endpoint. Messages count from 0 and wrap after 2^32; PSNs have 24 bits."""
 
     posted_messages: int  # number of the next message to post
     sent_messages: int  # next message to send

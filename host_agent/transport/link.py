@@ -1,4 +1,4 @@
-"""What the two transports share: operations posted, waited for and let go of, failures raised.
+"""The common part of the two transports: operations posted, waited for and let go of, failures raised.
 
 `RcDriver` (userspace) and `VerbsLink` (an RDMA device) have a native object each.
 """
@@ -33,7 +33,7 @@ L = TypeVar("L", bound="NativeLink")
 class _Connection:
     """A native object, taken down when nobody refers to it any more, at the latest when Python exits.
 
-    Whoever is inside a call holds a reference, so that the memory outlives the call.
+    A caller inside a call holds a reference, so that the memory outlives the call.
     """
 
     def __init__(self, handle: int, stop: Callable[[], None], free: Callable[[int], None]) -> None:
@@ -78,18 +78,18 @@ class NativeLink:
         raise NotImplementedError
 
     def _on_post(self) -> None:
-        """Called after each `post`; whoever sends may have something to do."""
+        """Act after a `post`: the sender may have something to do."""
 
     def _on_abort(self) -> None:
-        """Called by each `abort`, with the lock held."""
+        """Act on an `abort`, with the lock held."""
 
     def _attach(self, handle: int, stop: Callable[[], None], free: Callable[[int], None]) -> None:
-        """The connection is up. `stop` (idempotent) takes it down; `free` comes after it, or never."""
+        """Note that the connection is up. `stop` (idempotent) takes it down; `free` follows it, or not."""
         self._connection = _Connection(handle, stop, free)
         self._ended = ""
 
     def post(self, operation: Operation) -> int:
-        """Queue an operation behind those posted before; its id (counts up from 1). Does not block.
+        """Queue an operation behind those posted before; return its id (counts up from 1). Does not block.
 
         ValueError: it cannot be sent as it is. TransportClosedError: not after `abort` or `close`.
         """
@@ -132,7 +132,7 @@ class NativeLink:
             raise TransportClosedError(self._ended or "the connection was closed")
 
     def failure(self) -> Failure | None:
-        """The fatal event, if the connection failed."""
+        """Return the fatal event, if the connection failed."""
         raw = native.NativeEvent()
         with self._lock:
             if not self._lib.p4r_link_failure(self._open().handle, raw):
@@ -151,13 +151,13 @@ class NativeLink:
                 self._on_abort()
 
     def counters(self) -> Counters:
-        """Counts since `start`."""
+        """Return the counts since `start`."""
         with self._lock:
             handle = self._open().handle
             return native.read_counters(lambda out: self._lib.p4r_link_counters(handle, out))
 
     def progress(self) -> Progress:
-        """Where it stands."""
+        """Return the connection's progress."""
         with self._lock:
             handle = self._open().handle
             return native.read_progress(lambda out: self._lib.p4r_link_progress(handle, out))

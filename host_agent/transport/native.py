@@ -36,7 +36,7 @@ _TIMEOUTS: Final = ("rto_low", "rto", "rto_max")
 
 
 def _all(kind: Any, *names: str) -> tuple[tuple[str, Any], ...]:
-    """Fields of one kind."""
+    """Return fields of one kind."""
     return tuple((name, kind) for name in names)
 
 
@@ -161,12 +161,12 @@ _PROTOTYPES: Final[dict[str, tuple[Any, tuple[Any, ...]]]] = {
 
 @cache
 def library() -> ctypes.CDLL:
-    """The native library, loaded once. NativeLibraryError says how to build it."""
+    """Return the native library, loaded once. NativeLibraryError says how to build it."""
     return loaded(LIBRARY, _PROTOTYPES)
 
 
 def loaded(path: Path, prototypes: dict[str, tuple[Any, tuple[Any, ...]]]) -> ctypes.CDLL:
-    """A library of this interface version, with what its functions return and take. NativeLibraryError."""
+    """Load a library of this interface version, and declare its functions' types. NativeLibraryError."""
     remedy = "build it with 'pip install .' or 'python setup.py build_ext --inplace'"
     try:
         lib = ctypes.CDLL(str(path))
@@ -232,7 +232,7 @@ def native_operation(operation: Operation) -> NativeOperation:
 
 
 def failure_of(event: NativeEvent, config: TransportConfig) -> Failure:
-    """A fatal event with the worker it happened to."""
+    """Return a fatal event with the worker it happened to."""
     return Failure(
         code=FailureCode(event.code),
         message=event.message,

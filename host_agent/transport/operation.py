@@ -1,4 +1,4 @@
-"""What the layer above posts: one tensor to aggregate, or one to pass on while another arrives."""
+"""Operations that the layer above posts: one tensor to aggregate, or one to pass on while another arrives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MARKED: Final = 64  # elements for which `Operation.special` has one place
 
 
 class Arrival(IntEnum):
-    """What a PASS operation does with arriving elements: store them, or fold them into the receive buffer."""
+    """The use of arriving elements in a PASS operation: stored, or folded into the receive buffer."""
 
     STORE = 0
     SUM = 1
@@ -93,5 +93,5 @@ class Operation:
 
 
 def elements_of_message(*, path_mtu: int, message_packets: int, wire_element_size: int = 4) -> int:
-    """How many elements a message has, at most; an aggregated one's have 4 bytes on the wire, or 2."""
+    """Return how many elements a message has at most; an aggregated one's have 4 bytes on the wire, or 2."""
     return (path_mtu * message_packets - CHUNK_BYTES) // wire_element_size

@@ -33,7 +33,7 @@ CODES: Final = (18, 20, 21, 23)
 
 
 class Op(IntEnum):
-    """What the switch does with a message's lanes, of 32 bits or, of what is called so, 16."""
+    """Operation of the switch on a message's lanes of 32 bits, or 16 in the HALF operations."""
 
     PASS = 0  # forward untouched
     SUM = 1  # two's complement, wrapping
@@ -68,7 +68,7 @@ class ElementType(IntEnum):
 
 
 class Reduction(IntEnum):
-    """What the user asked for; the switch only compares it between ranks."""
+    """The user's reduction; the switch only compares it between ranks."""
 
     NONE = 0
     SUM = 1
@@ -79,7 +79,7 @@ class Reduction(IntEnum):
 
 
 class Kind(IntEnum):
-    """Which collective was called. Receivers compare it, and the switch does between ranks."""
+    """The collective that was called. The switch compares it between ranks, and receivers compare it, too."""
 
     NONE = 0  # no collective: never in a job
     ALL_REDUCE = 1
@@ -97,7 +97,7 @@ def kind_and_root(kind: int, root: int) -> tuple[int, int]:
 
 
 class Stage(IntEnum):
-    """What a message is to its collective, and so how that travels; compared as `Kind` is."""
+    """The role of a message in its collective, and so how that travels; compared as `Kind` is."""
 
     NONE = 0
     TENSOR = 1  # in the network: the tensor itself
@@ -120,7 +120,7 @@ HEADER_BYTES: Final = _LAYOUT.size
 
 
 class NotAnAggregationHeader(ValueError):
-    """These bytes do not begin with our magic and version."""
+    """The bytes do not begin with our magic and version, or hold unknown codes."""
 
 
 @value_class(frozen=True)
@@ -144,11 +144,11 @@ class AggregationHeader:
     flags: Flags = Flags.NONE
 
     def pack(self) -> bytes:
-        """The whole first chunk: the header and zeros, 256 bytes."""
+        """Return the whole first chunk: the header and zeros, 256 bytes."""
         return self.pack_fields().ljust(CHUNK_BYTES, b"\x00")
 
     def pack_fields(self) -> bytes:
-        """The 36 bytes that carry fields."""
+        """Return the 36 bytes that carry fields."""
         return _LAYOUT.pack(
             MAGIC,
             VERSION,

@@ -46,7 +46,7 @@ NAK_SEQUENCE_ERROR: Final = 0x60
 
 
 def parse_mac(text: str) -> bytes:
-    """The six bytes of "02:00:0a:4d:00:01"."""
+    """Return the six bytes of "02:00:0a:4d:00:01"."""
     parts = text.split(":")
     if len(parts) != 6:
         raise ValueError(f"{text!r} is not a MAC address such as 02:00:00:00:00:01")
@@ -71,7 +71,7 @@ class Ethernet:
     SIZE = 14
 
     def pack(self) -> bytes:
-        """14 bytes."""
+        """Return 14 bytes."""
         return self.dst + self.src + self.ether_type.to_bytes(2, "big")
 
     @classmethod
@@ -83,10 +83,10 @@ class Ethernet:
 
 
 def ipv4_checksum(header: bytes) -> int:
-    """The internet checksum (RFC 1071) over a header of whole words whose checksum field is zero.
+    """Return the internet checksum (RFC 1071) over a header of whole words whose checksum field is zero.
 
-    A sum of 16-bit words with the carries added again is the rest that the header, as one number, leaves when
-    divided by 0xFFFF; where it leaves none, the sum is 0xFFFF, or 0 of nothing but zeros.
+    The sum of 16-bit words, with the carries added again, is the header modulo 0xFFFF, taken as one number.
+    If that is 0, the sum is 0xFFFF, or 0 for a header of zeros only.
     """
     number = int.from_bytes(header, "big")
     return ~(number % 0xFFFF or (number and 0xFFFF)) & 0xFFFF
@@ -113,7 +113,7 @@ class IPv4:
     _LAYOUT = struct.Struct(">BBHHHBBH4s4s")
 
     def pack(self, total_length: int | None = None) -> bytes:
-        """20 bytes with the right checksum; `total_length` in place of the packet's own."""
+        """Return 20 bytes with the right checksum; `total_length` in place of the packet's own."""
         fields = (
             0x45,
             self.tos,
@@ -161,7 +161,7 @@ class Udp:
     _LAYOUT = struct.Struct(">HHHH")
 
     def pack(self, length: int | None = None) -> bytes:
-        """8 bytes; `length` in place of the datagram's own."""
+        """Return 8 bytes; `length` in place of the datagram's own."""
         length = self.length if length is None else length
         return self._LAYOUT.pack(self.src_port, self.dst_port, length, self.checksum)
 
@@ -194,7 +194,7 @@ class Bth:
     _LAYOUT = struct.Struct(">BBHB3sB3s")
 
     def pack(self) -> bytes:
-        """12 bytes."""
+        """Return 12 bytes."""
         return self._LAYOUT.pack(
             self.opcode,
             self.solicited << 7 | self.mig_req << 6 | self.pad_count << 4 | self.transport_version,
@@ -240,7 +240,7 @@ class Aeth:
     SIZE = 4
 
     def pack(self) -> bytes:
-        """4 bytes."""
+        """Return 4 bytes."""
         return bytes((self.syndrome,)) + self.msn.to_bytes(3, "big")
 
     @classmethod
@@ -267,7 +267,7 @@ class RocePacket:
     icrc: bytes = field(default=b"", compare=False)
 
     def build(self) -> bytes:
-        """The frame, with right lengths, IP checksum and ICRC."""
+        """Return the frame, with right lengths, IP checksum and ICRC."""
         packet = self._ip_packet()
         return self.ethernet.pack() + packet + icrc(packet)
 
@@ -306,5 +306,5 @@ class RocePacket:
         return cls(ethernet=ethernet, ip=ip, udp=udp, bth=bth, payload=bytes(body), aeth=aeth, icrc=found)
 
     def icrc_ok(self) -> bool:
-        """Whether the ICRC that came with the packet is right."""
+        """Tell whether the ICRC that came with the packet is right."""
         return icrc(self._ip_packet()) == self.icrc

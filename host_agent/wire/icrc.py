@@ -20,7 +20,7 @@ _ONES: Final = int.from_bytes(bytes(0xFF * (offset in _MASKED) for offset in ran
 
 
 def icrc(ip_packet: bytes) -> bytes:
-    """The four ICRC bytes, in wire order, of an IPv4 packet that ends before its ICRC."""
+    """Return the four ICRC bytes, in wire order, of an IPv4 packet that ends before its ICRC."""
     head = int.from_bytes(ip_packet[:_MASKED_END], "big") | _ONES
     crc = zlib.crc32(head.to_bytes(_MASKED_END, "big"), _OF_LINK_LAYER)
     return zlib.crc32(ip_packet[_MASKED_END:], crc).to_bytes(ICRC_SIZE, "little")

@@ -15,7 +15,7 @@ else:
     from dataclasses import dataclass
 
     def value_class(*, frozen, **options):
-        """`@value_class(frozen=True)`, and what else `dataclass` takes."""
+        """Make the decorator: `@value_class(frozen=True)`, with the other options of `dataclass`."""
         assert frozen
         return dataclass(unsafe_hash=True, **options)
 

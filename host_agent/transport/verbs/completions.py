@@ -1,4 +1,4 @@
-"""What a device reports, in words: completions with an error, events, and its own counters."""
+"""Reports of a device in words: completions with an error, events, and its own counters."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _REMOTE: Final = (Status.REM_INV_REQ_ERR, Status.REM_ACCESS_ERR, Status.REM_OP_E
 def failure_of(
     status: int, *, receiving: bool, config: TransportConfig, rc: RcParameters, device: str
 ) -> tuple[FailureCode, str]:
-    """What a completion with an error means, and what to do about it."""
+    """Explain a completion with an error, and what to do about it."""
     successor = address_text(config.successor.ip, config.successor.qpn_in)
     predecessor = address_text(config.predecessor.ip, config.predecessor.qpn_out)
     name = Status(status).name if status in Status._value2member_map_ else "unknown"
@@ -89,7 +89,7 @@ def failure_of(
 
 
 def timeout_text(exponent: int) -> str:
-    """An RC timeout in words (InfiniBand specification, vol. 1, 9.7.6.1.3)."""
+    """Return an RC timeout in words (InfiniBand specification, vol. 1, 9.7.6.1.3)."""
     return "no limit" if exponent == 0 else f"{4.096e-3 * 2**exponent:.3g} ms"
 
 
@@ -106,7 +106,7 @@ _MEANING: Final = {
 
 
 def read_device_counters(folder: Path) -> dict[str, int]:
-    """The device's counters by the names that `Counters` has for them; what it does not count is missing."""
+    """Read the device's counters by their names in `Counters`; what it does not count is missing."""
     counters = {}
     for field, names in _MEANING.items():
         for name in names:

@@ -1,4 +1,4 @@
-"""Which RDMA device is behind a network interface: read from sysfs, so that it needs no library."""
+"""Search for the RDMA device behind a network interface in sysfs, which needs no library."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RoceDevice:
 
 
 def find_device(interface: str, ip: IPv4Address, *, sysfs: Path = SYSFS) -> RoceDevice | None:
-    """The device with a RoCE v2 GID of `ip` on `interface`; None where there is none."""
+    """Return the device with a RoCE v2 GID of `ip` on `interface`; None if there is none."""
     for port in sorted(sysfs.glob("*/ports/*")):
         for index, gid in _gids(port):
             if (
@@ -47,7 +47,7 @@ def find_device(interface: str, ip: IPv4Address, *, sysfs: Path = SYSFS) -> Roce
 
 
 def pyverbs_missing() -> str:
-    """Why pyverbs cannot be used here, with what to do; empty where it can."""
+    """Say why pyverbs cannot be used here, and what to do; return "" if it can."""
     try:
         importlib.import_module("pyverbs.device")
     except ImportError as error:

@@ -33,14 +33,14 @@ _TAKEN, _NOT_READY, _DEAD = range(3)
 
 
 class VerbsLink(NativeLink):
-    """Runs one worker's messages on two RC queue pairs that are its own from now on.
+    """One worker's messages on two RC queue pairs, which are its own from now on.
 
-    `abort` lets go of the arrays at once, as it does everywhere; the device stops to send soon after.
+    `abort` lets go of the arrays at once, as it does everywhere; the device stops sending soon after.
 
-    Its counters: messages, and packets and bytes of data without what was repeated, are exact. What the
-    device does by itself (`go_backs`, `timeouts`, NAKs, `duplicates_received`, `out_of_order_received`) is
-    what its hw_counters say since `start`: of the whole port, other programs' traffic included, and 0 where
-    it does not count. No device tells the packets that it sent again, nor its acknowledgements.
+    Its counts of messages, and of packets and bytes of data without what was repeated, are exact. What the
+    device does by itself (`go_backs`, `timeouts`, NAKs, `duplicates_received`, `out_of_order_received`) comes
+    from its hw_counters since `start`. These count the whole port, with other programs' traffic, and are 0 if
+    the device does not count. No device tells which packets it sent again, nor its acknowledgements.
     """
 
     def __init__(self, config: TransportConfig, queue_pairs: QueuePairs, rc: RcParameters) -> None:
@@ -76,7 +76,7 @@ class VerbsLink(NativeLink):
             self._pairs.close()
 
     def counters(self) -> Counters:
-        """Counts since `start`."""
+        """Return the counts since `start`."""
         counters = super().counters()
         now = read_device_counters(self._pairs.device.hw_counters)
         return replace(counters, **{name: now[name] - self._before.get(name, 0) for name in now})
@@ -133,15 +133,15 @@ class _Pump:
                 os.eventfd_write(self._wakeup, 1)
 
     def abort(self) -> None:
-        """Nothing is sent any more, soon."""
+        """Stop sending soon."""
         self._aborted = True
         self.wake()
 
     def stop(self) -> None:
         """End the thread, which closes the queue pairs; idempotent.
 
-        Arrays are let go of first: called in the thread itself, by the garbage collector, this is in the
-        middle of what the thread does, and it goes on a little.
+        Arrays are let go of first. The garbage collector may call this in the thread itself, in the middle of
+        what the thread does, which then goes on a little.
         """
         self._lib.p4r_link_abort(self._handle)
         self._aborted = True

@@ -96,9 +96,9 @@ class QueuePairs:
             self._cq.req_notify()
 
     def exchange(self) -> None:
-        """Two others, before `connect`. These stay until then, or the device would give their numbers again.
+        """Take two other queue pairs, before `connect`. TransportError.
 
-        TransportError.
+        The present ones stay until then, or the device would give their numbers again.
         """
         self._spare += (self._out, self._in)
         with self._explained("has no room for more queue pairs", _SCARCE):
@@ -186,7 +186,7 @@ class QueuePairs:
             raise self._explanation("refused a send", error) from error
 
     def poll(self, most: int) -> list[Completion]:
-        """Completions that are there, `most` at most."""
+        """Return completions that are there, `most` at most."""
         try:
             completions: list[Completion] = self._cq.poll(most)[1]
         except self._error as error:
@@ -194,7 +194,7 @@ class QueuePairs:
         return completions
 
     def take_completion_event(self) -> None:
-        """`completion_fd` is readable: take the event, and ask for the next. Poll until nothing is there."""
+        """Take the event of a readable `completion_fd`, and ask for the next. Poll until nothing is there."""
         try:
             self._channel.get_cq_event(self._cq)
             self._cq.ack_events(1)
@@ -212,7 +212,7 @@ class QueuePairs:
         return request
 
     def take_device_event(self) -> int:
-        """`event_fd` is readable: the event's ibv_event_type."""
+        """Take the event of a readable `event_fd`; return its ibv_event_type."""
         with self._explained("cannot be asked for events"):
             event = self._context.get_async_event()
             event.ack()
@@ -261,7 +261,7 @@ def _pyverbs(module: str) -> Any:
 
 @cache
 def _prepare_for_forks() -> None:
-    """Before the process opens its first device."""
+    """Prepare for forks, before the process opens its first device."""
     try:
         _pyverbs("fork").fork_init()
     except (ImportError, AttributeError):  # this pyverbs does not have it
@@ -273,7 +273,7 @@ def _prepare_for_forks() -> None:
 
 
 def _with_event_file(make: Callable[[], T], what: str) -> tuple[T, int]:
-    """What `make` makes, and the descriptor of the events that it opened, which pyverbs does not tell."""
+    """Return what `make` makes, and the descriptor of the events it opened, which pyverbs does not tell."""
     for _ in range(3):
         with _opening:
             before = _event_files()
