@@ -1,4 +1,4 @@
-"""How near an all-reduce's sum comes to the exact one: in the network, by ring, with one scale a tensor.
+"""Accuracy of an all-reduce's sum: in the network, by ring, and with one scale a tensor.
 
     .venv/bin/python -m bench.accuracy --json FILE --figure docs/accuracy.svg --table FILE
 
@@ -60,7 +60,7 @@ Sum = Callable[[Sequence[NDArray[Any]]], NDArray[Any]]
 
 @dataclass(frozen=True)
 class Errors:
-    """Of elements that some rank has: their magnitudes, and what those are set against."""
+    """The errors of elements that some rank has, their magnitudes, and the largest of block and tensor."""
 
     error: Rows
     own: Rows
@@ -69,36 +69,36 @@ class Errors:
 
     @classmethod
     def together(cls, parts: Iterable[Errors]) -> Errors:
-        """Of several tensors."""
+        """Join the errors of several tensors."""
         columns = zip(*((one.error, one.own, one.block, one.tensor) for one in parts), strict=True)
         return cls(*(np.concatenate(column) for column in columns))
 
     def of(self, largest: Rows) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-        """Rows by magnitude: k, and which elements."""
+        """Yield rows by magnitude: k, and a mask of the elements."""
         powers = np.floor(-np.log2(self.own / largest) / STEP).astype(int) * STEP
         for power in sorted(set(powers.tolist())):
             yield power, powers == power
 
 
 def blocks_of(*, half: bool) -> Blocks:
-    """As a job cuts a tensor for lanes of 32 bits, or of 16."""
+    """Return the blocks into which a job cuts a tensor for lanes of 32 bits, or of 16."""
     return Blocks.of(path_mtu=PATH_MTU, message_packets=MESSAGE_PACKETS, half=half)
 
 
 def is_half(dtype: np.dtype[Any]) -> bool:
-    """Whether it travels in lanes of 16 bits."""
+    """Tell whether the type travels in lanes of 16 bits."""
     return dtype.itemsize == 2
 
 
 def in_network(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Ranks behind one switch."""
+    """Sum ranks behind one switch."""
     half = is_half(arrays[0].dtype)
     out, _ = block_sum(arrays, blocks_of(half=half), half=half)
     return out
 
 
 def in_two_racks(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Half of the ranks behind each of two leaves, whose sums a spine adds."""
+    """Sum ranks of which half are behind each of two leaves, whose sums a spine adds."""
     ranks = range(len(arrays))
     racks = (ranks[: len(arrays) // 2], ranks[len(arrays) // 2 :])
     half = is_half(arrays[0].dtype)
@@ -107,7 +107,7 @@ def in_two_racks(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def ring(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Part p begins at rank p; each rank after it adds its own, in the tensor's type."""
+    """Sum by ring: part p begins at rank p, and each rank after it adds its own, in the tensor's type."""
     size, out = len(arrays), np.empty_like(arrays[0])
     for first, part in enumerate(ring_parts(out.size, size)):
         total = arrays[first][part].copy()
@@ -122,7 +122,7 @@ def ring(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def one_scale(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Fixed point with a scale for the whole tensor, as in releases before block scales."""
+    """Sum in fixed point with a scale for the whole tensor, as in releases before block scales."""
     scale = scale_of(max(block_exponent(array) for array in arrays), len(arrays), half=False)
     total = np.add.reduce([to_fixed(array, scale) for array in arrays], dtype=np.int32)
     return from_fixed(total, scale, arrays[0].dtype)
@@ -137,12 +137,12 @@ WAYS: Final[dict[str, Sum]] = {
 
 
 def methods(dtype: np.dtype[Any]) -> tuple[str, ...]:
-    """Fixed point has the same bits with one rack or two."""
+    """Return the ways for a type: fixed point has the same bits with one rack or two."""
     return METHODS if is_half(dtype) else tuple(one for one in METHODS if one != TWO_RACKS)
 
 
 def errors(arrays: Sequence[NDArray[Any]], method: str) -> Errors:
-    """Of one tensor's sum."""
+    """Return the errors of one tensor's sum."""
     wide = np.stack(arrays).astype(np.float64)
     exact, own = wide.sum(axis=0), np.abs(wide).max(axis=0)
     block = np.empty_like(own)
@@ -157,7 +157,7 @@ def errors(arrays: Sequence[NDArray[Any]], method: str) -> Errors:
 def rows_of(
     found: Errors, ring: Errors, *, tensor: str, dtype: str, world_size: int, method: str
 ) -> Iterator[Row]:
-    """The figures of all elements, then by magnitude."""
+    """Yield the figures of all elements, then by magnitude."""
     relative, of_tensor = found.error / found.own, found.error / found.tensor
 
     def row(of: str, below: int, chosen: NDArray[np.bool_]) -> Row:
@@ -190,7 +190,7 @@ def _rms(values: Rows) -> float:
 def measure(
     tensors: Sequence[Tensor], dtype: np.dtype[Any], world_size: int, *, together: str | None = None
 ) -> Iterator[Row]:
-    """Rows of each tensor, of its buckets as of one; and of all of them under the name `together`."""
+    """Yield rows of each tensor, its buckets taken as one, and of all of them under the name `together`."""
     rings = [_errors_of(buckets, RING, world_size) for _, buckets in tensors]
     for method in methods(dtype):
         rows = partial(rows_of, dtype=str(dtype), world_size=world_size, method=method)
@@ -210,7 +210,7 @@ def all_rows(
     world_sizes: Sequence[int],
     dtypes: Sequence[np.dtype[Any]] = DTYPES,
 ) -> Iterator[Row]:
-    """Every constructed tensor, every real one, and the real ones together; in all types."""
+    """Yield rows of every constructed tensor, every real one, and the real ones together; in all types."""
     for dtype in dtypes:
         made = list(constructed(dtype))
         typed: list[Tensor] = [(name, [as_type(rows, dtype) for rows in buckets]) for name, buckets in real]
@@ -220,7 +220,7 @@ def all_rows(
 
 
 def main() -> None:
-    """Run, show and write it."""
+    """Run the benchmark, show its results and write them."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument(
         "--workers", type=lambda text: [int(word) for word in text.split(",")], default=WORLD_SIZES,

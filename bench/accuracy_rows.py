@@ -1,4 +1,4 @@
-"""What `bench.accuracy` finds, a row for a sum; and these as tables and as a figure."""
+"""Rows of `bench.accuracy`, one for a sum; and their tables and figure."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Row:
 
 
 def worse(rows: Sequence[Row]) -> list[tuple[Row, Row]]:
-    """Rows of sums in the network whose error is larger than the ring's, which is the second one."""
+    """Return rows of sums in the network with a larger error than the ring's; the ring's row is second."""
     rings = {_place(row): row for row in rows if row.method == RING}
     pairs = [(row, rings[_place(row)]) for row in rows if row.method in (IN_NETWORK, TWO_RACKS)]
     return [(row, ring) for row, ring in pairs if row.rms > _WORSE * ring.rms]
@@ -66,7 +66,7 @@ def _place(row: Row) -> tuple[str, str, int, str, int]:
 
 
 def power_of_ten(value: float, *, digits: int = 1) -> str:
-    """As 4.1·10⁻⁸."""
+    """Format a number as 4.1·10⁻⁸."""
     if value == 0:
         return "0"
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
@@ -74,7 +74,7 @@ def power_of_ten(value: float, *, digits: int = 1) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The tables of docs/accuracy.md, of `_SHOWN` workers where they do not say of how many."""
+    """Return the tables of docs/accuracy.md, of `_SHOWN` workers unless they name the number."""
     shown = [row for row in rows if row.world_size == _SHOWN]
     everything = [row for row in rows if row.tensor == REAL]
     made = [row for row in shown if row.tensor in CONSTRUCTED]
@@ -145,7 +145,7 @@ def _by_workers(rows: Sequence[Row]) -> list[str]:
 
 
 def _upper(rows: Sequence[Row]) -> list[Row]:
-    """Where elements are worth a line, by magnitude."""
+    """Return the rows that are worth a line, by magnitude."""
     return sorted((row for row in rows if row.below < _LAST), key=lambda row: (_order(row.dtype), row.below))
 
 
@@ -168,7 +168,7 @@ def _cell(
     ring: Row,
     figures: Callable[[Row], tuple[float, float]] = lambda row: (row.rms, row.largest),
 ) -> str:
-    """RMS, in brackets the largest. Bold where the RMS is larger than the ring's."""
+    """Return the RMS and, in brackets, the largest. The RMS is bold if it is larger than the ring's."""
     if row is None:
         return ""
     (rms, largest), (limit, _) = figures(row), figures(ring)
@@ -177,7 +177,7 @@ def _cell(
 
 
 def show(rows: Sequence[Row]) -> Table:
-    """For people: all elements of each tensor."""
+    """Return a table for a terminal: all elements of each tensor."""
     whole = {(r.dtype, r.world_size, r.tensor, r.method): r for r in rows if r.of == "all"}
 
     def error(*place: Any) -> str:
@@ -195,9 +195,9 @@ def show(rows: Sequence[Row]) -> Table:
 
 
 def figure(rows: Sequence[Row]) -> str:
-    """Error over magnitude: above, what a tensor's largest does to small elements; below, what a block's.
+    """Draw error over magnitude: above, relative to a tensor's largest element; below, to a block's.
 
-    A panel a type, a line a way to sum; an exact sum is drawn at the lowest error.
+    There is a panel for each type, and a line for each way to sum. An exact sum is drawn at the lowest error.
     """
     rows = [row for row in rows if row.world_size == _SHOWN]
     types = list(dict.fromkeys(row.dtype for row in rows))

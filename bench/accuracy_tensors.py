@@ -1,7 +1,7 @@
-"""What `bench.accuracy` sums: constructed tensors, and gradients of networks that learn handwritten digits.
+"""Tensors that `bench.accuracy` sums: constructed ones, and gradients of networks that learn digits.
 
-Rows are what workers bring to an all-reduce, in float64; `as_type` makes of them what a job in that type
-would sum. A tensor may be in several buckets, each of which is an all-reduce.
+Rows are the workers' inputs to an all-reduce, in float64; `as_type` makes of them the numbers that a job in
+that type would sum. A tensor may be in several buckets, each of which is an all-reduce.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _FLOAT16_TOP: Final = 9  # 32 numbers below 2^9 stay below what float16 ends at
 
 
 def constructed(dtype: np.dtype[Any]) -> Iterator[Tensor]:
-    """In that type."""
+    """Yield the constructed tensors in that type."""
     for number, (name, make) in enumerate(_MAKERS.items()):
         yield name, [as_type(make(np.random.default_rng([SEED, number])), dtype)]
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -46,7 +46,7 @@ def constructed(dtype: np.dtype[Any]) -> Iterator[Tensor]:
 
 
 def digits() -> Iterator[tuple[str, list[Rows]]]:
-    """The gradients of `p4reduce.workloads.digits`, from its first step and after `LATE_STEPS`."""
+    """Yield the gradients of `p4reduce.workloads.digits`, of its first step and after `LATE_STEPS`."""
     training, _ = load(seed=SEED)
     shards = [training.shard(rank, WORKERS) for rank in range(WORKERS)]
     network = Network()
@@ -59,7 +59,7 @@ def digits() -> Iterator[tuple[str, list[Rows]]]:
 
 
 def as_type(rows: Rows, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
-    """Each row in that type, of float16 all times the same power of two, as loss scaling does."""
+    """Convert each row to that type; float16 rows are scaled by one power of two, as loss scaling does."""
     if dtype == np.float16:
         largest = float(np.abs(rows).max())
         rows = np.ldexp(rows, _FLOAT16_TOP - int(np.frexp(largest)[1]))

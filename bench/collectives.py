@@ -41,7 +41,7 @@ CALLS: Final = [
 
 
 def measure(communicator: Communicator, rounds: int) -> dict[str, float]:
-    """Seconds of each call each way, by `_name`: the median of some, after one."""
+    """Return the seconds of each call each way, by `_name`: the median of some, after one warm-up."""
     found = {}
     for dtype, (kind, nbytes) in product(DTYPES, CALLS):
         array = np.ones(nbytes // DTYPES[dtype].itemsize, DTYPES[dtype])
@@ -65,7 +65,7 @@ def _name(dtype: str, kind: Kind, nbytes: int, way: Strategy) -> str:
 
 
 def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
-    """In a rack of its own; the slowest worker's times."""
+    """Yield the rows of a rack of its own, with the slowest worker's times."""
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=rate_mbit)
     with Fabric(options) as rack:
         found = command.on_hosts(rack.state, "--rounds", str(rounds), "--join", rack.state.controller)
@@ -86,7 +86,7 @@ def rows(workers: int, rate_mbit: float | None, rounds: int) -> Iterator[Row]:
 
 
 def show(found: list[Row]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "Collectives both ways",
         ("link", "workers", "dtype", "collective"),
@@ -105,7 +105,7 @@ def show(found: list[Row]) -> Table:
 
 
 def main() -> None:
-    """Run all, show and write them; with --join, be a worker of it."""
+    """Run all, show and write them; with --join, be a worker of the benchmark."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way runs")
     parser.add_argument("--join", metavar="CONTROLLER", help=argparse.SUPPRESS)

@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: command lines, which switches are here, tables, what is written."""
+"""Common parts of the benchmarks: command lines, switches on this machine, tables, results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from topologies.switches import BMV2
 
 
 def parser(doc: str | None, *, draws: bool = False) -> argparse.ArgumentParser:
-    """With --json; with --table and --figure as well where a benchmark `draws`. `doc`: the module's."""
+    """Make a parser with --json, and with --table and --figure if a benchmark `draws`.
+
+    `doc`: the module's docstring, whose first line describes the command.
+    """
     made = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     made.add_argument("--json", type=Path, metavar="FILE", help="write the figures to FILE")
     if draws:
@@ -32,7 +35,7 @@ def parser(doc: str | None, *, draws: bool = False) -> argparse.ArgumentParser:
 
 
 def add_parts(parser: argparse.ArgumentParser, known: Iterable[str]) -> None:
-    """With --parts, of which there are `known`; all if nobody asks for some."""
+    """Add --parts, whose names are `known`; the default is all of them."""
     there = tuple(known)
 
     def parts(text: str) -> list[str]:
@@ -46,7 +49,7 @@ def add_parts(parser: argparse.ArgumentParser, known: Iterable[str]) -> None:
 
 
 def targets(console: Console) -> list[Target]:
-    """The switches that are here; says so where BMv2 is not."""
+    """Return the switches that are here; say so if BMv2 is not."""
     if shutil.which(BMV2):
         return [Target.EMBEDDED, Target.BMV2]
     console.print(f"{BMV2} is not on the PATH: BMv2 is left out")
@@ -54,7 +57,7 @@ def targets(console: Console) -> list[Target]:
 
 
 def on_hosts(cluster: ClusterState, *words: str, **environment: str) -> list[Any]:
-    """What this benchmark with these words prints in each host, as JSON. It has RANK and WORLD_SIZE, too."""
+    """Run this benchmark with these words in each host, which has RANK and WORLD_SIZE; return their JSON."""
     module = f"bench.{Path(sys.argv[0]).stem}"
     common = {"PYTHONPATH": str(Path(__file__).parents[1]), "WORLD_SIZE": str(len(cluster.hosts))}
     processes = [
@@ -77,7 +80,7 @@ def on_hosts(cluster: ClusterState, *words: str, **environment: str) -> list[Any
 
 
 def table(title: str, words: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """For people: columns of words, then of figures."""
+    """Return a table for a terminal: columns of words, then of figures."""
     made = Table(title=title, title_justify="left")
     for heading in words:
         made.add_column(heading)
@@ -89,18 +92,18 @@ def table(title: str, words: Sequence[str], figures: Sequence[str], rows: Iterab
 
 
 def markdown(words: Sequence[str], figures: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The same for the docs, a line each."""
+    """Return the same as Markdown for the docs, one line each."""
     ruler = ["---"] * len(words) + ["---:"] * len(figures)
     return [f"| {' | '.join(row)} |" for row in ([*words, *figures], ruler, *rows)]
 
 
 def console(width: int) -> Console:
-    """The terminal; a pipe has no width."""
+    """Return the terminal's console; a pipe has no width of its own."""
     return Console(width=None if sys.stdout.isatty() else width)
 
 
 def write(path: Path | None, found: Mapping[str, Any]) -> None:
-    """What was found, if that is wanted, behind the machine and the command that it is of."""
+    """Write the results to `path`, if given, behind the machine and the command."""
     if path is not None:
         command = " ".join(["python", "-m", f"bench.{Path(sys.argv[0]).stem}", *sys.argv[1:]])
         whole = {"machine": machine(), "command": command, **found}
@@ -108,6 +111,6 @@ def write(path: Path | None, found: Mapping[str, Any]) -> None:
 
 
 def write_text(path: Path | None, text: Callable[[], str]) -> None:
-    """A table or a drawing, if it is wanted."""
+    """Write a table or a drawing to `path`, if given."""
     if path is not None:
         path.write_text(text())

@@ -42,17 +42,17 @@ class Row:
 
     @property
     def mean(self) -> list[float]:
-        """By epoch, of all seeds."""
+        """The means of all seeds, by epoch."""
         return [statistics.mean(epoch) for epoch in zip(*self.accuracy, strict=True)]
 
     @property
     def spread(self) -> list[float]:
-        """By epoch: the standard deviation of the seeds."""
+        """The standard deviations of the seeds, by epoch."""
         return [statistics.stdev(epoch) for epoch in zip(*self.accuracy, strict=True)]
 
     @property
     def last(self) -> list[float]:
-        """After the last epoch, by seed."""
+        """The accuracy after the last epoch, by seed."""
         return [epochs[-1] for epochs in self.accuracy]
 
 
@@ -67,7 +67,7 @@ class Verdict:
 
 
 def verdict(row: Row, first: Row) -> Verdict:
-    """Whether the means differ by no more than the standard deviation of `first`."""
+    """Compare the means: are they within the standard deviation of `first`?"""
     differences = [mean - wanted for mean, wanted in zip(row.mean, first.mean, strict=True)]
     within = [abs(difference) <= spread for difference, spread in zip(differences, first.spread, strict=True)]
     return Verdict(
@@ -76,7 +76,7 @@ def verdict(row: Row, first: Row) -> Verdict:
 
 
 def judged(rows: Sequence[Row]) -> Iterator[tuple[Row, Verdict | None]]:
-    """Each row with its verdict; the first of a setting has none."""
+    """Yield each row with its verdict; the first of a setting has none."""
     firsts: dict[str, Row] = {}
     for row in rows:
         first = firsts.setdefault(row.setting, row)
@@ -84,14 +84,14 @@ def judged(rows: Sequence[Row]) -> Iterator[tuple[Row, Verdict | None]]:
 
 
 def possible(settings: Sequence[Setting]) -> tuple[list[Setting], list[str]]:
-    """Those whose libraries are here, and a sentence for each other one."""
+    """Return the settings whose libraries are here, and a sentence for each other one."""
     missing = gloo_missing()
     skipped = [f"{one.name} is left out: {missing}" for one in settings if one.torch and missing]
     return [one for one in settings if not (one.torch and missing)], skipped
 
 
 def measure(settings: Sequence[Setting], *, seeds: int, epochs: int | None) -> Iterator[Row]:
-    """All trainings, one after the other."""
+    """Run all trainings, one after the other, and yield their rows."""
     for setting in settings:
         first: list[Trained] = []
         for way in setting.ways:
@@ -111,7 +111,7 @@ def _apart(one: Trained, other: Trained) -> float:
 
 
 def cells(row: Row, found: Verdict | None) -> list[str]:
-    """What tables say of a row."""
+    """Return the cells of a row in tables."""
     return [
         row.setting,
         row.way,
@@ -139,21 +139,21 @@ _HEADINGS = (
 
 
 def show(rows: Sequence[Row]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     title = f"Test accuracy after the last epoch, {WORKERS} workers"
     return command.table(title, _HEADINGS[:2], _HEADINGS[2:], (cells(*one) for one in judged(rows)))
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The same for docs/accuracy.md."""
+    """Return the same table for docs/accuracy.md."""
     lines = command.markdown(_HEADINGS[:2], _HEADINGS[2:], (cells(*one) for one in judged(rows)))
     return "\n".join(lines) + "\n"
 
 
 def figure(rows: Sequence[Row]) -> str:
-    """Test error by epoch, logarithmic: a panel a training, a line a way, in a band of a standard deviation.
+    """Draw the test error by epoch, logarithmic: a panel for each training, a line for each way in its band.
 
-    Where lines lie on each other, all are seen: the later, the thinner.
+    A band is a standard deviation wide. Later lines are thinner, so that lines on each other are all seen.
     """
     colours = drawing.coloured(row.way for row in rows)
     ticks = {share: f"{share * 100:g} %" for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)}
@@ -189,7 +189,7 @@ def figure(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Run, show and write it."""
+    """Run the benchmark, show its results and write them."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument("--seeds", type=int, default=8, help="how often each is trained, from 2 on")
     parser.add_argument("--epochs", type=int, help="of each training, in place of its own number")

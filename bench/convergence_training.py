@@ -38,7 +38,7 @@ Way = Callable[[Rows], Floats]  # of summing one tensor, step after step
 
 
 def in_network(dtype: Any, *, half: bool) -> Way:
-    """The switch's sum of gradients of that type."""
+    """Return a way that sums gradients of that type as a switch does."""
     blocks = blocks_of(half=half)
     return lambda gradients: _finite(*block_sum(list(gradients.astype(dtype)), blocks, half=half))
 
@@ -57,13 +57,13 @@ class WithFeedback:
 
 
 def in_float64(gradients: Rows) -> Floats:
-    """Nothing lost."""
+    """Sum in float64, which loses nothing."""
     total: Floats = gradients.sum(axis=0, dtype=np.float64)
     return total
 
 
 def residual(given: Rows, blocks: Blocks) -> Rows:
-    """What each worker's elements are, less what they travel as over 16 bits."""
+    """Return the difference between each worker's elements and their values over 16 bits."""
     owed = np.zeros_like(given)
     for block in blocks.slices(given.shape[1]):
         exponent = block_exponent(given[:, block])
@@ -96,7 +96,7 @@ WAYS: Final[dict[str, Callable[[], Way]]] = {
 
 
 class Model(Protocol):
-    """What learns; its parameters are one flat vector."""
+    """A network that learns; its parameters are one flat vector."""
 
     def initial(self, *, seed: int) -> Floats: ...
     def gradient(self, parameters: Floats, samples: Samples) -> Floats: ...
@@ -122,7 +122,7 @@ class Convolutional:
         self._parameters = list(self._network.parameters())
 
     def initial(self, *, seed: int) -> Floats:
-        """As PyTorch initialises layers; the same for the same seed."""
+        """Return parameters as PyTorch initialises layers; the same for the same seed."""
         self._torch.manual_seed(seed)
         for layer in self._network:
             if hasattr(layer, "reset_parameters"):
@@ -130,14 +130,14 @@ class Convolutional:
         return self._flat(self._parameters)
 
     def gradient(self, parameters: Floats, samples: Samples) -> Floats:
-        """Gradient of the cross entropy, summed over the samples."""
+        """Return the gradient of the cross entropy, summed over the samples."""
         scores = self._scores(parameters, samples)
         labels = self._torch.from_numpy(samples.labels)
         loss = self._torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
         return self._flat(self._torch.autograd.grad(loss, self._parameters))
 
     def accuracy(self, parameters: Floats, samples: Samples) -> float:
-        """Share of the samples that the network names right."""
+        """Return the share of the samples that the network names right."""
         with self._torch.no_grad():
             named = self._scores(parameters, samples).argmax(dim=1).numpy()
         return float(np.mean(named == samples.labels))
@@ -189,7 +189,7 @@ class Trained:
 
 
 def train(setting: Setting, way: str, *, seed: int, epochs: int | None = None) -> Trained:
-    """From first parameters and with samples in an order that the seed draws."""
+    """Train from the first parameters, and with the order of samples, that the seed draws."""
     training, test = load(seed=_SPLIT)
     shards = [training.shard(rank, WORKERS) for rank in range(WORKERS)]
     model, total = setting.model(), WAYS[way]()
@@ -211,7 +211,7 @@ def train(setting: Setting, way: str, *, seed: int, epochs: int | None = None) -
 
 
 def _steps(shards: Sequence[Samples], random: np.random.Generator) -> Iterator[list[Samples]]:
-    """An epoch: each worker's batches, in random order, as many as the smallest shard fills."""
+    """Yield the batches of an epoch: each worker's, in random order, as many as the smallest shard fills."""
     orders = [random.permutation(len(shard)) for shard in shards]
     for start in range(0, min(map(len, shards)) - BATCH + 1, BATCH):
         chosen = [order[start : start + BATCH] for order in orders]
@@ -221,7 +221,7 @@ def _steps(shards: Sequence[Samples], random: np.random.Generator) -> Iterator[l
 
 
 def _pulls(gradients: Floats, times: float, *, seed: int) -> Floats:
-    """The second half of the workers is pulled the other way than the first."""
+    """Return the workers' pulls: the second half is pulled the other way than the first."""
     half = np.random.default_rng(seed).standard_normal((WORKERS // 2, gradients.shape[1]))
     half *= times * np.sqrt(np.mean(gradients**2))
     return np.concatenate([half, -half])

@@ -23,9 +23,10 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Axis:
-    """`ticks`: the words at each value. `ends`: where it begins and ends (None: at the outermost ticks).
+    """An axis. `ticks`: the words at each value. `ends`: its first and last value (None: the outermost
+    ticks).
 
-    `by`: what is proportional to lengths, of values.
+    `by`: the function of a value to which lengths are proportional.
     """
 
     title: str
@@ -34,7 +35,7 @@ class Axis:
     by: Callable[[float], float] = float
 
     def part(self, value: float) -> float:
-        """From 0 to 1; what is beyond an end is drawn there."""
+        """Return a value's place on the axis, 0 to 1; values beyond an end are drawn there."""
         least, most = self.ends or (min(self.ticks), max(self.ticks))
         low, high = self.by(least), self.by(most)
         return (self.by(min(max(value, least), most)) - low) / ((high - low) or 1)
@@ -64,7 +65,7 @@ class Panel:
             self.parts.append(text(up.title, 12, y, transform=f"rotate(-90 12 {y:g})"))
 
     def at(self, x: float, y: float) -> tuple[float, float]:
-        """Where a point is in the figure."""
+        """Return the place of a point in the figure."""
         across = self.right - self.left - _LEFT - _RIGHT
         up = self.bottom - self.top - _TOP - _BOTTOM
         return (
@@ -73,21 +74,21 @@ class Panel:
         )
 
     def line(self, points: Points, colour: str, *, kind: str = "line", style: str | None = None) -> None:
-        """From one point to the next."""
+        """Draw a line from one point to the next."""
         if points:
             self.parts.append(element("path", class_=kind, d=self._path(points), stroke=colour, style=style))
 
     def dots(self, points: Iterable[tuple[float, float]], **more: str) -> None:
-        """One at each point."""
+        """Draw a dot at each point."""
         for cx, cy in (self.at(*point) for point in points):
             self.parts.append(element("circle", cx=cx, cy=cy, r=3.5, **more))
 
     def area(self, points: Points, colour: str) -> None:
-        """What the points lie around."""
+        """Fill the area that the points enclose."""
         self.parts.append(element("path", class_="area", d=self._path(points) + "Z", fill=colour))
 
     def write(self, words: str, x: float, y: float, *, above: float = 0.0, anchor: str = "middle") -> None:
-        """Words at a point, or `above` it."""
+        """Write words at a point, or `above` it."""
         across, down = self.at(x, y)
         self.parts.append(text(words, across, down - above, anchor=anchor))
 
@@ -96,7 +97,10 @@ class Panel:
 
 
 def figure(title: str, panels: Sequence[Panel], *legends: Mapping[str, str]) -> Markup:
-    """An SVG document, for light and dark pages. The n-th legend (colours by name) begins below column n."""
+    """Return an SVG document for light and dark pages.
+
+    The n-th legend (colours by name) begins below column n.
+    """
     width, below = max(panel.right for panel in panels), max(panel.bottom for panel in panels) + 8
     entries, height = [], below
     for number, legend in enumerate(legends):
@@ -125,15 +129,15 @@ def figure(title: str, panels: Sequence[Panel], *legends: Mapping[str, str]) -> 
 
 
 def text(words: str, x: float, y: float, *, anchor: str = "middle", transform: str | None = None) -> Markup:
-    """Words at a place of the figure."""
+    """Return words at a place of the figure."""
     return element("text", words, x=x, y=y, text_anchor=anchor, transform=transform)
 
 
 def power(base: int, exponent: int) -> str:
-    """As 2⁻⁴."""
+    """Format a power as 2⁻⁴."""
     return f"{base}{str(exponent).translate(RAISED)}" if exponent else "1"
 
 
 def coloured(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name."""
+    """Return a colour for each name."""
     return dict(zip(dict.fromkeys(names), COLOURS, strict=False))

@@ -53,7 +53,7 @@ class Figure:
 
 
 class Series:
-    """What was measured of one thing, round by round."""
+    """Measurements of one row, round by round."""
 
     def __init__(self, part: str, what: str, team: Team, request: Request) -> None:
         self.part, self.what, self.team, self.request = part, what, team, request
@@ -63,7 +63,7 @@ class Series:
         self.down: dict[str, list[int]] = {}
 
     def once(self, cluster: ClusterState) -> None:
-        """One timed all-reduce, and what the uplinks carried meanwhile."""
+        """Run one timed all-reduce, and note what the uplinks carried meanwhile."""
         before = carried(cluster)
         outcome = measure(self.team, self.request)
         require_right(outcome, self.what)
@@ -74,7 +74,7 @@ class Series:
         self.retransmissions += outcome.retransmissions
 
     def figure(self) -> Figure:
-        """Its row."""
+        """Return the row of the measurements."""
         return Figure(
             part=self.part,
             what=self.what,
@@ -91,7 +91,7 @@ class Series:
 
 
 def carried(cluster: ClusterState) -> dict[str, tuple[int, int]]:
-    """Bytes that left on each leaf's uplinks together, and that came by them."""
+    """Return the bytes that each leaf's uplinks carried up and down, all together."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         links = admin.links()
     sums: dict[str, tuple[int, int]] = {}
@@ -103,7 +103,7 @@ def carried(cluster: ClusterState) -> dict[str, tuple[int, int]]:
 
 @contextlib.contextmanager
 def joined(team: Team, job: str) -> Iterator[None]:
-    """The team in a job that the switches sum."""
+    """Keep the team in a job that the switches sum."""
     answer = team.join(job)[0]
     if answer["mode"] != "in_network":
         raise SystemExit(f"the switches take no part: {answer['mode_reason']}")
@@ -113,7 +113,7 @@ def joined(team: Team, job: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def two_racks(spines: int, spread: str) -> Iterator[tuple[ClusterState, Team]]:
-    """Eight workers in two racks, in a job."""
+    """Build two racks with eight workers in a job."""
     options = SpineLeafOptions(
         name=f"bench-{os.getpid()}",
         spines=spines,
@@ -128,7 +128,7 @@ def two_racks(spines: int, spread: str) -> Iterator[tuple[ClusterState, Team]]:
 
 
 def uplinks(rounds: int, size: int) -> Iterator[Figure]:
-    """In the network and by ring, in turns."""
+    """Measure the network and the ring, in turns."""
     for spines in (1, 2):
         with two_racks(spines, "jobs") as (cluster, team):
             series = [
@@ -143,7 +143,7 @@ def uplinks(rounds: int, size: int) -> Iterator[Figure]:
 
 
 def spread(rounds: int, size: int) -> Iterator[Figure]:
-    """One fabric after the other: an idle one would still take some of the machine."""
+    """Measure one fabric after the other: an idle one would still take some of the machine."""
     for how in ("jobs", "messages"):
         with two_racks(2, how) as (cluster, team):
             series = Series("spread", f"by {how}", team, Request(bytes=size, seed=5))
@@ -153,7 +153,7 @@ def spread(rounds: int, size: int) -> Iterator[Figure]:
 
 
 def stragglers(rounds: int, size: int) -> Iterator[Figure]:
-    """In turns: alone, beside another job, beside one with a straggler."""
+    """Measure in turns: alone, beside another job, beside one with a straggler."""
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=4, path_mtu=PATH_MTU, rate_mbit=RATE_MBIT)
     with (
         Fabric(options) as rack,
@@ -178,7 +178,7 @@ def stragglers(rounds: int, size: int) -> Iterator[Figure]:
 
 @contextlib.contextmanager
 def working(team: Team, size: int, *, late_s: float) -> Iterator[None]:
-    """The team reduces over and over; its last rank starts `late_s` after the others each time."""
+    """Let the team reduce over and over; its last rank starts `late_s` after the others each time."""
     stop = threading.Event()
 
     def work() -> None:
@@ -196,7 +196,7 @@ def working(team: Team, size: int, *, late_s: float) -> Iterator[None]:
 
 
 def show(figures: Sequence[Figure]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "Several racks, several jobs",
         ("part", "what", "workers", "bytes"),

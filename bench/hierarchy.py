@@ -46,7 +46,7 @@ KS: Final = {"rack": (1.0, 2.0, 4.0, 8.0), "spine-leaf": (2.0,)}
 
 
 def options_of(part: str, k: float, rate_mbit: float) -> FabricOptions:
-    """A fabric of four hosts."""
+    """Return the options of a fabric of four hosts."""
     common: dict[str, Any] = {
         "name": f"bench-{os.getpid()}",
         "path_mtu": PATH_MTU,
@@ -62,7 +62,7 @@ def options_of(part: str, k: float, rate_mbit: float) -> FabricOptions:
 def measure(
     part: str, k: float, *, rounds: int, size: int, rate_mbit: float, console: Console
 ) -> Iterator[Row]:
-    """A row for each strategy."""
+    """Yield a row for each strategy."""
     comparison = Comparison(bytes=size, strategies=names.OF_SEVERAL_GPUS, rounds=rounds)
     options = options_of(part, k, rate_mbit)
     with console.status("") as status, Fabric(options, progress=status.update) as fabric:
@@ -100,7 +100,7 @@ def _row(part: str, k: float, result: Result, ring: Result, nics: set[str]) -> R
 
 
 def _with_headers(strategy: str, size: float) -> float:
-    """So many bytes on the wire, with an acknowledgement of each message.
+    """Return the bytes on the wire for so many of data, with an acknowledgement of each message.
 
     Planes have smaller messages, and agree on the blocks' scales first.
     """
@@ -116,7 +116,7 @@ def _with_headers(strategy: str, size: float) -> float:
 
 
 def crossing(rows: Sequence[Row]) -> float | None:
-    """The k at which phases one after the other take as long as the flat ring, on a line between two."""
+    """Return the k at which phases take as long as the flat ring, on a line between two measured ones."""
     points = [
         (row["k"], row["flat_ring_takes"])
         for row in rows
@@ -131,7 +131,7 @@ def crossing(rows: Sequence[Row]) -> float | None:
 
 
 def show(rows: Sequence[Row]) -> Any:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         f"{BYTES:,} bytes of float32, {HOSTS} hosts of {GPUS} GPUs",
         ["fabric", "k", "strategy"],

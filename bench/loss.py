@@ -48,7 +48,7 @@ _GLOO_LIMIT_S: Final = 60.0
 
 
 class LateError(Exception):
-    """A sum is not there in time."""
+    """A sum that is not there in time."""
 
 
 @dataclass(kw_only=True)
@@ -65,7 +65,7 @@ class Row:
 
     @property
     def median_s(self) -> float | None:
-        """Of all sums."""
+        """The median of all sums."""
         return statistics.median(self.seconds) if self.seconds else None
 
     @property
@@ -75,7 +75,7 @@ class Row:
         return None if median is None else self.bytes * 8 / median / 1e6
 
     def as_json(self) -> dict[str, object]:
-        """With what follows from it."""
+        """Return the row with the numbers that follow from it."""
         return {**asdict(self), "median_s": self.median_s, "goodput_mbit_s": self.goodput_mbit_s}
 
 
@@ -95,7 +95,7 @@ class SideBySide:
             self._teams[SELECTIVE] = self._team("selective", [names.IN_NETWORK], selective=True)
 
     def sum(self, strategy: str, *, elements: int, seed: int, limit_s: float) -> tuple[float, int]:
-        """Seconds of a sum of fresh tensors, and packets (of Gloo: segments) sent again. LateError."""
+        """Run a sum of fresh tensors; return its seconds and resent packets (Gloo: segments). LateError."""
         team = self._teams[strategy]
         try:
             answers = team.do(
@@ -121,7 +121,7 @@ class SideBySide:
         return max(answer["seconds"] for answer in answers), sum(a["retransmissions"] for a in answers)
 
     def leave(self, *, but: Sequence[str] = ()) -> None:
-        """Leave the jobs; workers that still wait for a strategy in `but` are ended instead."""
+        """Leave the jobs; end the workers that still wait for a strategy in `but`."""
         for team in {id(team): team for team in self._teams.values()}.values():
             if any(self._teams.get(strategy) is team for strategy in but):
                 team.terminate()
@@ -149,7 +149,7 @@ class SideBySide:
 def side_by_side(
     loss: float, rate_mbit: float | None, strategies: Sequence[str], *, workers: int
 ) -> Iterator[SideBySide]:
-    """A rack of this loss with workers."""
+    """Build a rack of this loss with workers."""
     options = RackOptions(
         name=f"loss-{os.getpid()}",
         hosts=workers,
@@ -164,7 +164,7 @@ def side_by_side(
 def rows_of(
     loss: float, rate_mbit: float | None, strategies: Sequence[str], *, workers: int, size: int, rounds: int
 ) -> list[Row]:
-    """All strategies at one loss, in turns, after a turn to warm up."""
+    """Return the rows of all strategies at one loss, run in turns after a warm-up."""
     rows = {s: Row(strategy=s, loss=loss, rate_mbit=rate_mbit, bytes=size) for s in strategies}
     elements = size // dtype_of(DTYPE).itemsize
     with side_by_side(loss, rate_mbit, strategies, workers=workers) as running:
@@ -188,7 +188,7 @@ def rows_of(
 
 
 def measure(arguments: argparse.Namespace, strategies: Sequence[str], console: Console) -> Iterator[Row]:
-    """Everything, rate by rate."""
+    """Yield all rows, rate by rate."""
     how = {"workers": arguments.workers, "size": arguments.bytes, "rounds": arguments.rounds}
     for rate in RATES_MBIT:
         going = list(strategies)
@@ -200,7 +200,7 @@ def measure(arguments: argparse.Namespace, strategies: Sequence[str], console: C
 
 
 def show(rows: Sequence[Row], workers: int) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         f"All-reduce under loss, {workers} workers, path MTU {PATH_MTU}",
         ("links", "loss", "strategy"),
@@ -220,7 +220,7 @@ def _shown(row: Row) -> Sequence[str]:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Goodput as a table for docs/loss.md: losses across, the packets sent again behind it."""
+    """Return goodput as a table for docs/loss.md: a column for each loss, resent packets in brackets."""
     losses = sorted({row.loss for row in rows})
     found = []
     for rate, strategy in dict.fromkeys((row.rate_mbit, row.strategy) for row in rows):
@@ -242,7 +242,7 @@ def _rate(rate_mbit: float | None) -> str:
 
 
 def figure(rows: Sequence[Row]) -> str:
-    """Goodput over loss, a panel for each link rate: losses evenly spaced, goodput logarithmic."""
+    """Draw goodput over loss, a panel for each link rate: losses evenly spaced, goodput logarithmic."""
     colours = drawing.coloured(row.strategy for row in rows)
     panels = []
     for column, rate in enumerate(dict.fromkeys(row.rate_mbit for row in rows)):
@@ -277,7 +277,7 @@ def figure(rows: Sequence[Row]) -> str:
 
 
 def main() -> None:
-    """Run, show and write it."""
+    """Run the benchmark, show its results and write them."""
     parser = command.parser(__doc__, draws=True)
     parser.add_argument("--rounds", type=int, default=3, help="how often each strategy runs at each loss")
     parser.add_argument("--workers", type=int, default=WORKERS, help="of the rack, 2 to 32")

@@ -1,6 +1,6 @@
-"""What a compiled program takes for a packet, without ports: python -m bench.process [--json FILE].
+"""Processor time of a compiled program for a packet, without ports: python -m bench.process [--json FILE].
 
-The program's function is called frame by frame on a host that throws away what leaves; the thread's own
+The program's function is called frame by frame on a host that throws away what leaves. The thread's own
 processor time counts, and the best of some rounds. The rest of what bench.switch measures is the engine and
 the kernel. Under `perf record` the symbols are those of the compiled program.
 """
@@ -67,7 +67,7 @@ class Sink:
         self.plane.insert(entry.table, match, priority=0, action=entry.action, params=params)
 
     def run(self, frames: Sequence[tuple[int, bytes]]) -> tuple[float, int]:
-        """Nanoseconds for a frame (port, bytes; all as long), and how many frames left."""
+        """Return nanoseconds for a frame (port, bytes; all of one length), and how many frames left."""
         assert self.loaded is not None
         ports = np.array([port for port, _ in frames], np.uint32)
         left = ctypes.c_uint64()
@@ -86,12 +86,12 @@ class Sink:
         return spent / len(frames), left.value
 
     def close(self) -> None:
-        """Give the program back; the host stays, it is small."""
+        """Give the program back; the host stays, as it is small."""
         self.plane.close()
 
 
 def job_frames(job: Job, messages: range, chunks: int, op: Op = Op.SUM) -> list[tuple[int, bytes]]:
-    """Messages of all ranks in turns of BURST packets; their lanes are any numbers, halves below 2."""
+    """Return messages of all ranks in turns of BURST packets; lanes are random, halves below 2."""
     rng = np.random.default_rng(1)
     halves = rng.integers(0, 1 << 16, (PACKETS, 2 * chunks * CHUNK_LANES), dtype=np.uint16) & 0xBFFF
     lanes = halves.view(np.int32).astype(np.int64)
@@ -116,7 +116,7 @@ def job_frames(job: Job, messages: range, chunks: int, op: Op = Op.SUM) -> list[
 
 
 def aggregate(ports: int, chunks: int, rounds: int, *, op: Op = Op.SUM) -> dict[str, Any]:
-    """A job's sums: every packet is checked and added, and one in `ports` makes `ports` leave."""
+    """Measure a job's sums: every packet is checked and added, and one in `ports` makes `ports` leave."""
     job = Job(ports, 0)
     warm = job_frames(job, range(WARM_UP), chunks, op)
     timed = job_frames(job, range(WARM_UP, WARM_UP + MESSAGES), chunks, op)
@@ -133,7 +133,7 @@ def aggregate(ports: int, chunks: int, rounds: int, *, op: Op = Op.SUM) -> dict[
 
 
 def router(chunks: int, rounds: int) -> dict[str, Any]:
-    """The router of bench.switch."""
+    """Measure the router of bench.switch."""
     sent = crossing_packets(chunks)
     frames = [(port, packet.build()) for port, row in enumerate(sent, 1) for packet in row] * 64
     sink = Sink(ROUTER.read_bytes(), router_entries())

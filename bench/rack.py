@@ -61,7 +61,7 @@ class Bench:
         self.retransmissions: dict[Request, int] = {}
 
     def once(self, request: Request) -> None:
-        """One timed all-reduce."""
+        """Run one timed all-reduce."""
         before = self._received()
         outcome = measure(self.team, request)
         require_right(outcome, f"{request.bytes} bytes, {request.strategy}")
@@ -70,7 +70,7 @@ class Bench:
         self.retransmissions[request] = self.retransmissions.get(request, 0) + outcome.retransmissions
 
     def figure(self, part: str, request: Request) -> Figure:
-        """What was measured so far."""
+        """Return the row of the measurements so far."""
         seconds = self.seconds[request]
         median = statistics.median(seconds)
         return Figure(
@@ -96,7 +96,7 @@ class Bench:
 
 @contextlib.contextmanager
 def bench_on(target: Target, *, hosts: int, path_mtu: int) -> Iterator[Bench]:
-    """A rack with a team in it."""
+    """Build a rack with a team in it."""
     options = RackOptions(
         name=f"bench-{os.getpid()}-{target.value}",
         hosts=hosts,
@@ -112,7 +112,7 @@ def bench_on(target: Target, *, hosts: int, path_mtu: int) -> Iterator[Bench]:
 
 
 def throughput(targets: Sequence[Target], rounds: int, size: int) -> Iterator[Figure]:
-    """Goodput and packets per second without rates."""
+    """Measure goodput and packets per second on links without a rate."""
     for path_mtu in (1024, 4096):
         # One rack after the other: an idle one would still take some of the machine.
         for target in targets:
@@ -126,7 +126,7 @@ def throughput(targets: Sequence[Target], rounds: int, size: int) -> Iterator[Fi
 
 
 def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
-    """1 KB of float32 and of int32 (which needs no agreement on a scale), no rates."""
+    """Measure 1 KB of float32 and of int32 (which needs no agreement on a scale), on links without a rate."""
     for target in targets:
         with bench_on(target, hosts=4, path_mtu=1024) as bench:
             for dtype in ("float32", "int32"):
@@ -137,7 +137,7 @@ def latency(targets: Sequence[Target], rounds: int) -> Iterator[Figure]:
 
 
 def show(figures: Sequence[Figure]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "All-reduce in one rack",
         ("part", "switch", "strategy", "workers", "path MTU", "bytes"),

@@ -39,7 +39,7 @@ _RATE = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)", re.MUL
 
 @contextlib.contextmanager
 def bridged(rack: Fabric) -> Iterator[None]:
-    """The switch is stopped, and its ports are in a bridge: a cable between the machines."""
+    """Stop the switch and put its ports into a bridge: a cable between the machines."""
     (switch,) = rack.state.switches
     run("ip", "link", "add", _BRIDGE, "type", "bridge")
     try:
@@ -62,7 +62,7 @@ def bridged(rack: Fabric) -> Iterator[None]:
 
 
 def send_bw(rack: Fabric, *, size: int, count: int) -> float:
-    """`ib_send_bw` from h2 to h1, in MB/s (10^6 bytes)."""
+    """Run `ib_send_bw` from h2 to h1; return MB/s (10^6 bytes)."""
     options = [*_SEND_BW, "-s", str(size), "-n", str(count)]
     server = launch.start(
         rack.state, rack.state.host("h1"), options, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -91,14 +91,14 @@ def send_bw(rack: Fabric, *, size: int, count: int) -> float:
 
 
 def all_reduce(team: Team, request: Request) -> float:
-    """Tensor bytes over the time of one all-reduce, in MB/s."""
+    """Run one all-reduce; return tensor bytes over its time, in MB/s."""
     outcome = measure(team, request)
     require_right(outcome, f"{request.bytes} bytes, {request.strategy}")
     return request.bytes / outcome.timing.median_s / 1e6
 
 
 def compare(target: Target, *, path_mtu: int, rounds: int, size: int) -> list[dict[str, Any]]:
-    """All columns on one rack."""
+    """Return the figures of all columns on one rack."""
     options = RackOptions(
         name=f"bench-{os.getpid()}", hosts=2, switch=target, path_mtu=path_mtu, host_kinds=("roce", "roce")
     )
@@ -140,7 +140,7 @@ def compare(target: Target, *, path_mtu: int, rounds: int, size: int) -> list[di
 
 
 def show(figures: Sequence[dict[str, Any]]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "rdma_rxe, two machines",
         ("switch", "path MTU", "path", "what"),
@@ -157,7 +157,7 @@ def show(figures: Sequence[dict[str, Any]]) -> Table:
 
 
 def main() -> None:
-    """Run it on each switch that is here."""
+    """Run the benchmark on each switch that is here."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--path-mtu", type=int, default=1024)

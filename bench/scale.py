@@ -1,4 +1,4 @@
-"""What sums in the network give training, simulated: iterations by link rate, and rings beside them by size.
+"""Gain of training from sums in the network, simulated: iterations by link rate, and rings by size.
 
     .venv/bin/python -m bench.scale --json scale.json --table scale.md --figure docs/scale.svg
 
@@ -39,7 +39,7 @@ _PANEL: Final = (430.0, 340.0)
 
 @dataclass(frozen=True, kw_only=True)
 class Trained:
-    """An iteration. `share`: of the ring's sums in it where nothing overlaps; `formula`: S of that share."""
+    """An iteration. `share`: of the ring's sums in it if nothing overlaps; `formula`: S of that share."""
 
     model: str
     rate_gbit: float
@@ -56,7 +56,7 @@ class Trained:
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """Up to which rate of links a model has a speed-up; None: at no rate."""
+    """The fastest links on which a model has a speed-up; None: it has none at any rate."""
 
     model: str
     speedup: float
@@ -81,13 +81,13 @@ class Summed:
 
 
 def machines(rate_gbit: float) -> Fabric:
-    """Eight of them in a rack, with a GPU each."""
+    """Return eight machines in a rack, with a GPU each."""
     rate = rate_gbit * 1e9
     return Fabric(hosts=MACHINES, rate=rate, intra_rate=rate, uplink_rate=rate)
 
 
 def iterations(executor: Executor | None) -> list[Trained]:
-    """All models, rates, with overlap and without."""
+    """Return the iterations of all models and rates, with overlap and without."""
     found: list[Trained] = []
     cells = [cell for model in MODELS for rate in RATES_GBIT for cell in _trained_cells(model, rate)]
     outcomes = iter(run_all(cells, executor))
@@ -123,7 +123,7 @@ def _trained(model: str, rate_gbit: float, outcomes: Sequence[Outcome]) -> list[
 
 
 def claims() -> Iterator[Claim]:
-    """For each claim the fastest links on which it holds, found by halving."""
+    """Yield for each claim the fastest links on which it holds, found by halving."""
     for model, speedup in CLAIMS.items():
         for overlap in (False, True):
 
@@ -144,7 +144,7 @@ def claims() -> Iterator[Claim]:
 
 
 def sums(executor: Executor | None) -> list[Summed]:
-    """All sizes and numbers of GPUs, one and eight a machine."""
+    """Return sums of all sizes and numbers of GPUs, one and eight a machine."""
     given = [(per_host, bytes_, gpus) for per_host in (1, 8) for bytes_ in SIZES for gpus in GPUS]
     rate = 100e9
     cells = []
@@ -165,7 +165,7 @@ def sums(executor: Executor | None) -> list[Summed]:
 
 
 def sentence(claim: Claim) -> str:
-    """What has become of a claim."""
+    """Return the outcome of a claim in words."""
     how = "with overlap" if claim.overlap else "without overlap"
     said = f"{claim.model}, simulated, {how}: {claim.speedup:g} times as fast"
     if claim.up_to_gbit is None or claim.share is None:
@@ -176,7 +176,7 @@ def sentence(claim: Claim) -> str:
 
 
 def markdown(trained: Sequence[Trained], summed: Sequence[Summed], found: Sequence[Claim]) -> str:
-    """Tables for the page."""
+    """Return the tables for the page."""
     iterations_ = []
     for model in MODELS:
         cells = []
@@ -206,7 +206,7 @@ def _place(one: Summed) -> tuple[int, int]:
 
 
 def show(trained: Sequence[Trained]) -> Table:
-    """Iterations, for a terminal."""
+    """Return the iterations as a table for a terminal."""
     return command.table(
         "Iterations of training, simulated: eight machines, a GPU each",
         ("model", "overlap"),
@@ -223,7 +223,7 @@ def show(trained: Sequence[Trained]) -> Table:
 
 
 def figure(trained: Sequence[Trained], summed: Sequence[Summed]) -> str:
-    """S(f) with its points; then ring over in-network by the number of GPUs."""
+    """Draw S(f) with its points; then ring over in-network by the number of GPUs."""
     colours, sizes = (
         drawing.coloured(one.model for one in trained),
         list(dict.fromkeys(o.bytes for o in summed)),
@@ -283,7 +283,7 @@ def _ratios(summed: Sequence[Summed], colours: dict[str, str], *, column: int) -
 
 
 def main() -> None:
-    """Run, show and write it."""
+    """Run the simulations, show their results and write them."""
     arguments = command.parser(__doc__, draws=True).parse_args()
     console = command.console(100)
     with console.status("simulating"), ProcessPoolExecutor(2) as processes:

@@ -1,4 +1,4 @@
-"""How many packets a second a switch moves and adds up, beside the least that moving them costs, and BMv2.
+"""Packets a second that a switch moves and adds up, beside the least cost of moving them, and BMv2.
 
     sudo .venv/bin/python -m bench.switch --json results.json
 
@@ -73,16 +73,16 @@ class Case:
 
     @property
     def pps(self) -> float:
-        """The median."""
+        """The median of packets a second."""
         return statistics.median(outcome.pps for outcome in self.outcomes)
 
     @property
     def cpu_ns(self) -> float:
-        """The median."""
+        """The median of the switch's nanoseconds for a packet."""
         return statistics.median(outcome.cpu_ns for outcome in self.outcomes)
 
     def report(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the row for JSON."""
         samples = [round(outcome.pps) for outcome in self.outcomes]
         hosts = statistics.median(outcome.hosts_cpu_s / outcome.seconds for outcome in self.outcomes)
         return {
@@ -103,7 +103,7 @@ class Case:
 
 
 class Bench:
-    """Everything that is measured, side by side."""
+    """The cases that are measured, side by side."""
 
     def __init__(self, arguments: argparse.Namespace, stack: contextlib.ExitStack) -> None:
         self.arguments = arguments
@@ -169,7 +169,7 @@ class Bench:
 
 
 def where_time_goes(bench: Bench) -> Iterator[tuple[Case, dict[str, float], list[str]]]:
-    """Each case once more under perf: shares of the switch's time, in percent, by library and by symbol."""
+    """Run each case once more under perf; yield percentages of the switch's time by library and symbol."""
     perf = shutil.which("perf")
     if perf is None:
         raise SystemExit("perf is not installed: --profile needs it")
@@ -210,7 +210,7 @@ def where_time_goes(bench: Bench) -> Iterator[tuple[Case, dict[str, float], list
 
 
 def by_chunks(cases: Sequence[Case], what: str) -> dict[str, int] | None:
-    """Packets a second by chunks, the better where a case was measured on one and on two processors."""
+    """Return packets a second by chunks: the better figure if a case ran on one and on two processors."""
     found: dict[str, int] = {}
     for case in cases:
         if case.what == what:
@@ -219,7 +219,7 @@ def by_chunks(cases: Sequence[Case], what: str) -> dict[str, int] | None:
 
 
 def by_chunks_and_ports(cases: Sequence[Case]) -> dict[str, dict[str, int]] | None:
-    """Packets a second by chunks, and by ports among these."""
+    """Return packets a second by chunks, and by ports among these."""
     found: dict[str, dict[str, int]] = {}
     for case in cases:
         if case.what == "aggregate":
@@ -229,7 +229,7 @@ def by_chunks_and_ports(cases: Sequence[Case]) -> dict[str, dict[str, int]] | No
 
 
 def summary(cases: Sequence[Case], reference: int) -> dict[str, Any]:
-    """The figures that others ask for. Plain numbers are those of packets with `reference` chunks."""
+    """Return the figures that others ask for. Plain numbers are those of packets with `reference` chunks."""
     own = [case for case in cases if case.switch == "soft_switch"]
     theirs = [case for case in cases if case.switch == "BMv2"]
     ceiling = {str(case.chunks): case for case in cases if case.switch == "C"}
@@ -260,7 +260,7 @@ def _against(own: Sequence[Case], theirs: Sequence[Case]) -> dict[str, float]:
 
 
 def show(cases: Sequence[Case], ceiling: dict[str, int]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "Packets a second through a switch on one processor",
         ("what", "switch"),
@@ -281,12 +281,12 @@ def _row(case: Case, top: int | None) -> Sequence[str]:
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """1,4,16."""
+    """Parse numbers such as "1,4,16"."""
     return tuple(int(part) for part in text.split(","))
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = command.parser(__doc__)
     command.add_parts(parser, ("ceiling", "l3", "aggregate", "bmv2"))
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,4 +1,4 @@
-"""What the hosts of bench.switch send and what they expect, as `native/traffic.c` reads it."""
+"""Frames that the hosts of bench.switch send and expect, as `native/traffic.c` reads them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def members(self) -> list[Member]:
-        """Rank r is behind port r + 1."""
+        """The workers of the job: rank r is behind port r + 1."""
         return [
             Member(
                 rank=rank,
@@ -64,7 +64,7 @@ class Job:
         ]
 
     def entries(self) -> list[Entry]:
-        """As the controller installs it: ICRCs are checked."""
+        """Return the entries that the controller installs: ICRCs are checked."""
         plan = Plan(
             job_id=self.number,
             generation=_GENERATION + self.number,
@@ -78,7 +78,7 @@ class Job:
         return leaf_entries(ring, plan, region, check_icrc=True, rnr_timer=0)
 
     def plan(self, interfaces: Sequence[str], chunks: int, window: int) -> bytes:
-        """Messages of packets of `chunks` chunks from every rank; on every flow, their sums."""
+        """Return messages of packets of `chunks` chunks from every rank; on every flow, their sums."""
         members = self.members
         lanes = np.random.default_rng(_SEED).integers(
             -(2**31), 2**31, (self.ports, PACKETS, chunks * CHUNK_LANES), dtype=np.int64
@@ -125,7 +125,7 @@ class Job:
 
 
 def _result(packet: RocePacket, port: int) -> RocePacket:
-    """As the switch makes it."""
+    """Return the packet as the switch makes it."""
     source = switch_mac(DEVICE_ID, port).to_bytes(6, "big")
     return replace(
         packet,
@@ -142,7 +142,7 @@ def _opcode(index: int) -> Opcode:
 
 
 def host_entries(ports: int) -> list[Entry]:
-    """Who is behind ports 1 to `ports`: nothing that comes in by others leaves."""
+    """Return entries for the hosts behind ports 1 to `ports`: packets from other ports do not leave."""
     return [
         table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=_behind(port))
         for port in range(1, ports + 1)
@@ -154,7 +154,7 @@ def _behind(port: int) -> int:
 
 
 def crossing_packets(chunks: int) -> list[Frames]:
-    """What the hosts at two ports send each other through a router."""
+    """Return the frames that the hosts at two ports send each other through a router."""
     job = Job(2, 0)
     lanes = np.random.default_rng(_SEED).integers(-(2**31), 2**31, (PACKETS, chunks * CHUNK_LANES))
     return [
@@ -171,7 +171,7 @@ def crossing_packets(chunks: int) -> list[Frames]:
 
 
 def crossing(interfaces: Sequence[str], chunks: int, window: int, *, routed: bool) -> bytes:
-    """What enters at one of two ports leaves at the other; `routed`, as a router does it."""
+    """Return a plan where frames enter at one of two ports and leave at the other; `routed`, by a router."""
     sent = crossing_packets(chunks)
     received: list[Frames] = []
     for port, frames in enumerate(sent, 1):
@@ -193,7 +193,7 @@ def _neighbour(port: int) -> int:
 
 
 def router_entries() -> list[Entry]:
-    """Of tests/soft_switch/programs/l3.p4: a host behind each of two ports, and some routes besides."""
+    """Return entries of tests/soft_switch/programs/l3.p4: a host behind each of two ports, more routes."""
     routes: list[Entry] = [
         table_entry(
             "RouterIngress.routes",

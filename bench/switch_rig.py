@@ -1,4 +1,4 @@
-"""The machinery of bench.switch: namespaces, what runs in them on which processor, their entries."""
+"""Machinery of bench.switch: namespaces, their processes with a processor each, their entries."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ START_TIMEOUT_S: Final = 60.0
 
 @dataclass(frozen=True)
 class Processors:
-    """Where things run: all that the hosts do on one, the switch on another."""
+    """The processors in use: one for all that the hosts do, one for the switch."""
 
     hosts: int
     switch: int
 
     @classmethod
     def first_two(cls) -> Processors:
-        """Of those that this process may use."""
+        """Return the first two that this process may use."""
         usable = sorted(os.sched_getaffinity(0))
         if len(usable) < 2:
             raise SystemExit("a switch and its hosts need two processors")
@@ -74,7 +74,7 @@ class Outcome:
 
 @dataclass
 class Subject:
-    """What forwards, and its ports: s1, s2... in a namespace, at whose other ends the hosts have w1, w2..."""
+    """The forwarder and its ports: s1, s2... in a namespace; the hosts have their other ends w1, w2..."""
 
     name: str
     hosts: str
@@ -119,14 +119,14 @@ class Subject:
         )
 
     def pin(self, processors: Sequence[int]) -> None:
-        """All threads of it onto these."""
+        """Move all of its threads onto these processors."""
         for task in Path(f"/proc/{self.process.pid}/task").iterdir():
             with contextlib.suppress(ProcessLookupError):
                 os.sched_setaffinity(int(task.name), processors)
 
 
 def softirq_thread(processor: int) -> list[str]:
-    """The kernel thread that takes over what arrives there when there is much of it, if it can be seen."""
+    """Return the kernel thread that takes over the processor's softirqs under load, if it can be seen."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ def softirq_thread(processor: int) -> list[str]:
 
 
 def compile_native(folder: Path) -> dict[str, Path]:
-    """The programs of bench/native."""
+    """Compile the programs of bench/native."""
     compiler = os.environ.get("CC") or "cc"
     made = {}
     for source in sorted(NATIVE.glob("*.c")):
@@ -146,13 +146,13 @@ def compile_native(folder: Path) -> dict[str, Path]:
 
 
 def inside(namespace: str, command: Sequence[str], processor: int) -> list[str]:
-    """A command line that runs another one in a namespace, on one processor."""
+    """Return a command line that runs another one in a namespace, on one processor."""
     return ["taskset", "-c", str(processor), "ip", "netns", "exec", namespace, *command]
 
 
 @contextlib.contextmanager
 def cables(name: str, ports: int) -> Iterator[tuple[str, str]]:
-    """Two namespaces, of hosts and of a switch, with veth pairs between them; nothing in them says a word."""
+    """Make two quiet namespaces, of hosts and of a switch, with veth pairs between them."""
     hosts, switch = f"{name}h", f"{name}s"
     with contextlib.ExitStack() as stack:
         for namespace in (hosts, switch):
@@ -180,10 +180,10 @@ def cables(name: str, ports: int) -> Iterator[tuple[str, str]]:
 
 @contextlib.contextmanager
 def awake(processors: Processors) -> Iterator[None]:
-    """Something of the idle class runs where nothing else does.
+    """Keep the processors awake: a process of the idle class runs whenever nothing else does.
 
-    What forwards sleeps between two bursts, and in a virtual machine it takes a sleeping processor longer to
-    wake up than a burst takes: without this, the same forwarder is three times as fast beside other work.
+    A forwarder sleeps between two bursts. In a virtual machine a sleeping processor takes longer to wake up
+    than a burst takes. Without this, the same forwarder is three times as fast beside other work.
     """
     spin = "import os\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nwhile True: pass"
     spinning = [
@@ -199,13 +199,13 @@ def awake(processors: Processors) -> Iterator[None]:
 
 
 def interfaces(ports: int) -> list[str]:
-    """The hosts' ends."""
+    """Return the hosts' ends."""
     return [f"w{port}" for port in range(1, ports + 1)]
 
 
 @contextlib.contextmanager
 def subject(name: str, ports: int, command: Sequence[str], processors: Processors) -> Iterator[Subject]:
-    """A process that forwards between s1, s2..., from its start to its end."""
+    """Run a process that forwards between s1, s2...."""
     with cables(f"bench{os.getpid()}{name}", ports) as (hosts, switch), tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             inside(switch, command, processors.switch),
@@ -239,7 +239,7 @@ def p4_switch(
     *,
     bmv2: str | None = None,
 ) -> Iterator[Subject]:
-    """soft_switch, or BMv2's `simple_switch_grpc` at a path, with a program and entries."""
+    """Run soft_switch, or BMv2's `simple_switch_grpc` at a path, with a program and entries."""
     with tempfile.TemporaryDirectory(prefix="bench") as folder:
         address = f"unix:{folder}/p4rt"
         command = [sys.executable, "-m", "soft_switch"]
@@ -277,5 +277,5 @@ async def _connected(address: str, program: Program) -> P4RuntimeClient:
 
 
 def find_switch(path: str | None) -> str | None:
-    """An executable by path or name, if it is there."""
+    """Return the path of an executable, given by path or name, if it is there."""
     return shutil.which(path) if path else None

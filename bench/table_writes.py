@@ -1,12 +1,12 @@
-"""How fast P4Runtime writes table entries, and what memory does while they come and go.
+"""Speed of P4Runtime's writes of table entries, and memory while entries come and go.
 
     .venv/bin/python -m bench.table_writes --json results.json
 
-A switch and its controller in one process, over a Unix socket, with the tables of tests/soft_switch/programs/
-tables.p4 made large. First batches of entries are inserted, modified and deleted in an exact, a longest
-prefix and a ternary table; CPU time is of the whole process, controller included. Then `--churn` writes
-insert and delete entries in random order, half of them with a ternary mask of their own, while about 2,000
-are there: memory has to stay.
+A switch and its controller run in one process, over a Unix socket, with the tables of
+tests/soft_switch/programs/tables.p4 made large. First batches of entries are inserted, modified and deleted
+in an exact, a longest prefix and a ternary table; CPU time is of the whole process, controller included. Then
+`--churn` writes insert and delete entries in random order, half of them with a ternary mask of their own,
+while about 2,000 are there: memory has to stay.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Controller:
         self._stub = stub
 
     def write(self, kind: str, entries: Sequence[p4r.TableEntry]) -> None:
-        """One batch."""
+        """Write one batch."""
         updates = [p4r.Update(type=KINDS[kind], entity=p4r.Entity(table_entry=entry)) for entry in entries]
         self._stub.Write(p4r.WriteRequest(device_id=0, election_id=U128.encode(1), updates=updates))
 
 
 @contextmanager
 def controller() -> Iterator[Controller]:
-    """A switch with large tables, and its controller."""
+    """Run a switch with large tables, and its controller."""
     program = json.loads(PROGRAM.read_text())
     for pipeline in program["pipelines"]:
         for table in pipeline["tables"]:
@@ -84,14 +84,14 @@ def controller() -> Iterator[Controller]:
 
 
 def entry(table: str, *match: p4r.FieldMatch, priority: int = 0) -> p4r.TableEntry:
-    """An entry whose action has one parameter."""
+    """Return an entry whose action has one parameter."""
     param = p4r.Action.Param(param_id=1, value=b"\x05")
     action = p4r.TableAction(action=p4r.Action(action_id=ACTION, params=[param]))
     return p4r.TableEntry(table_id=TABLES[table], match=match, action=action, priority=priority)
 
 
 def exact(number: int) -> p4r.TableEntry:
-    """An entry of a table with two exact fields."""
+    """Return an entry of a table with two exact fields."""
     first, second = (p4r.FieldMatch.Exact(value=value) for value in (number.to_bytes(4, "big"), b"\x01"))
     return entry(
         "exact_match", p4r.FieldMatch(field_id=1, exact=first), p4r.FieldMatch(field_id=2, exact=second)
@@ -99,7 +99,7 @@ def exact(number: int) -> p4r.TableEntry:
 
 
 def prefix(number: int) -> p4r.TableEntry:
-    """A prefix of 20 to 32 bits, another for each number below a million."""
+    """Return a prefix of 20 to 32 bits, another for each number below a million."""
     length = 20 + number % 13
     value = (number // 13 << 32 - length) & 0xFFFFFFFF
     lpm = p4r.FieldMatch.LPM(value=value.to_bytes(4, "big"), prefix_len=length)
@@ -107,7 +107,7 @@ def prefix(number: int) -> p4r.TableEntry:
 
 
 def ternary(number: int, mask: int | None = None) -> p4r.TableEntry:
-    """An entry with one of 64 masks, or the given one."""
+    """Return an entry with one of 64 masks, or the given one."""
     mask = 0x1FFFF | (number % 64) << 20 if mask is None else mask
     value = (number * 0x9E3779B1) & mask
     match = p4r.FieldMatch.Ternary(value=value.to_bytes(4, "big"), mask=mask.to_bytes(4, "big"))
@@ -115,7 +115,7 @@ def ternary(number: int, mask: int | None = None) -> p4r.TableEntry:
 
 
 def speed(switch: Controller, name: str, make: Callable[[int], p4r.TableEntry], count: int) -> dict[str, Any]:
-    """Writes per second of one table, and CPU time of each."""
+    """Return the writes per second of one table, and the CPU time of each."""
     batches = [[make(number) for number in range(at, at + BATCH)] for at in range(0, count, BATCH)]
     result: dict[str, Any] = {"table": name, "entries": count}
     for kind in KINDS:
@@ -129,12 +129,12 @@ def speed(switch: Controller, name: str, make: Callable[[int], p4r.TableEntry], 
 
 
 def resident_mb() -> float:
-    """What of this process is in memory."""
+    """Return the megabytes of this process that are in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
 def churn(switch: Controller, writes: int) -> list[dict[str, float]]:
-    """Memory after each tenth of the writes."""
+    """Return the memory after each tenth of the writes."""
     chance = random.Random(1)
     live: list[list[p4r.TableEntry]] = []
     marks: list[dict[str, float]] = []
@@ -156,7 +156,7 @@ def churn(switch: Controller, writes: int) -> list[dict[str, float]]:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the benchmark, show its results and write them."""
     parser = command.parser(__doc__)
     parser.add_argument("--entries", type=int, default=20_000, help="entries of each table")
     parser.add_argument("--churn", type=int, default=1_000_000, help="writes while memory is looked at")

@@ -1,4 +1,4 @@
-"""PyTorch's DDP over p4reduce and over Gloo, in turns: time a step, and what of it is neither's.
+"""PyTorch's DDP over p4reduce and over Gloo, in turns: time a step, and the part that is neither's.
 
     sudo .venv/bin/python -m bench.torch_training --rounds 3 --json FILE
 
@@ -47,7 +47,7 @@ TRACED: Final = ("mlp", "float32", 25.0)
 
 
 def train(backend: str, trace: Path | None) -> list[Row]:
-    """One host's part: each case, this backend's. Rank 0 leaves a trace of the perceptron's in `trace`."""
+    """Run a host's part: each case with this backend. Rank 0 leaves a trace of the perceptron in `trace`."""
     import torch
     import torch.distributed as dist
 
@@ -67,7 +67,7 @@ def train(backend: str, trace: Path | None) -> list[Row]:
 
 
 def _trainer(model: str, dtype: str, bucket_mb: float) -> tuple[Any, Callable[[], None]]:
-    """A replica, and a step of it; the buckets are as they will stay."""
+    """Return a replica, and a function that runs a step of it; the buckets have their final form."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 
@@ -90,7 +90,7 @@ def _trainer(model: str, dtype: str, bucket_mb: float) -> tuple[Any, Callable[[]
 
 
 def _record(trace: Path | None) -> None:
-    """As docs/workloads.md has it; None: only take part."""
+    """Record a trace as docs/workloads.md describes; None: only take part."""
     import torch
 
     _, step = _trainer(*TRACED)
@@ -129,7 +129,7 @@ def _case(model: str, dtype: str, bucket_mb: float, spent: list[float]) -> Row:
 
 
 def _watch() -> list[float]:
-    """Seconds that this backend's code takes, added up: calls, and leaving results."""
+    """Count the seconds that this backend's code takes: calls, and leaving results."""
     from p4reduce.torch.process_group import P4ReduceProcessGroup
     from p4reduce.torch.work import Work
 
@@ -177,7 +177,7 @@ _SHAPES: Final = {"mlp": (784,), "cnn": (3, 32, 32)}
 
 
 def rounds_of(workers: int, rounds: int) -> Iterator[Row]:
-    """Both backends in turns on one rack; each case's median."""
+    """Run both backends in turns on one rack; yield each case's median."""
     found: dict[tuple[str, int], list[Row]] = {}
     options = RackOptions(name=f"bench-{os.getpid()}", hosts=workers, path_mtu=4096, rate_mbit=RATE_MBIT)
     with Fabric(options) as rack, tempfile.TemporaryDirectory() as directory:
@@ -210,7 +210,7 @@ def rounds_of(workers: int, rounds: int) -> Iterator[Row]:
 
 
 def _replayed(rack: Fabric, trace: Path) -> float:
-    """Seconds of an iteration of the trace on the same links."""
+    """Return the seconds of an iteration of the trace on the same links."""
     run = replay.run(
         rack.state,
         rack.state.hosts,
@@ -224,7 +224,7 @@ def _replayed(rack: Fabric, trace: Path) -> float:
 
 
 def _one(rack: Fabric, words: list[str], port: int) -> list[Row]:
-    """What rank 0 measures."""
+    """Return the rows that rank 0 measures."""
     state = rack.state
     rows: list[Row] = command.on_hosts(
         state,
@@ -237,7 +237,7 @@ def _one(rack: Fabric, words: list[str], port: int) -> list[Row]:
 
 
 def show(found: list[Row]) -> Table:
-    """For people."""
+    """Return a table for a terminal."""
     return command.table(
         "Steps of training",
         ("workers", "model", "dtype", "bucket", "backend"),
@@ -262,7 +262,7 @@ def show(found: list[Row]) -> Table:
 
 
 def main() -> None:
-    """Run all, show and write them; with --train, be a host's part of it."""
+    """Run all, show and write them; with --train, be a host's part of the benchmark."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each backend runs")
     parser.add_argument("--workers", type=int, nargs="+", default=[4, 8])

@@ -1,4 +1,4 @@
-"""What the type of the elements comes to, end to end and part by part: python -m bench.types [--json FILE].
+"""Effect of the elements' type, end to end and part by part: python -m bench.types [--json FILE].
 
     sudo .venv/bin/python -m bench.types --rounds 3 --json types.json
 
@@ -46,7 +46,7 @@ KERNEL_ELEMENTS: Final = 1 << 16  # what a core's caches hold
 
 
 def races(rounds: int, console: Console) -> Iterator[Row]:
-    """Each type, in the network, by ring and by Gloo."""
+    """Yield the rows of each type, in the network, by ring and by Gloo."""
     for rate in (RATE_MBIT, None):
         for workers in (4, 8):
             for dtype in FLOATS:
@@ -90,7 +90,7 @@ def _most(link: LinkBytes) -> int:
 
 
 def lanes(targets: Sequence[Target], rounds: int) -> Iterator[Row]:
-    """A packet in the switch, by op."""
+    """Yield the cost of a packet in the switch, by op."""
     for op in (Op.SUM, Op.MAX, Op.SUM_HALF, Op.MAX_HALF):
         for ports in (4, 8):
             row = aggregate(ports, 16, rounds, op=op)
@@ -114,7 +114,7 @@ def lanes(targets: Sequence[Target], rounds: int) -> Iterator[Row]:
 
 
 def kernels(rounds: int) -> Iterator[Row]:
-    """GB/s of elements on one core: the best of many, by the thread's own processor time."""
+    """Yield GB/s of elements on one core: the best of many, by the thread's own processor time."""
     source, target = np.zeros(4 * KERNEL_ELEMENTS, np.uint8), np.ones(4 * KERNEL_ELEMENTS, np.uint8)
     work: list[tuple[str, str, int, Work]] = [("copy", "", source.nbytes, partial(np.copyto, target, source))]
     for dtype in FLOATS:
@@ -125,7 +125,7 @@ def kernels(rounds: int) -> Iterator[Row]:
 
 
 def _conversions(dtype: str) -> Iterator[tuple[str, str, int, Work]]:
-    """Each works on arrays that it holds on to."""
+    """Yield the conversions; each works on arrays that it holds on to."""
     native, n, kind = library(), KERNEL_ELEMENTS, ELEMENT_TYPES[FLOATS[dtype]]
     array = np.random.default_rng(1).standard_normal(n).astype(FLOATS[dtype])
     result, wire, exponents = np.empty_like(array), np.empty(4 * n, np.uint8), np.empty(n, np.uint8)
@@ -151,7 +151,7 @@ def _conversions(dtype: str) -> Iterator[tuple[str, str, int, Work]]:
 
 
 def _spent(work: Work) -> float:
-    """Seconds of one of many calls."""
+    """Return the seconds of one of many calls."""
     work()
     began = time.thread_time()
     for _ in range(20):
@@ -160,7 +160,7 @@ def _spent(work: Work) -> float:
 
 
 def show(title: str, rows: Sequence[Row]) -> Table:
-    """For people: a column for each key."""
+    """Return a table for a terminal: a column for each key."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     words = [key for key in keys if isinstance(rows[0].get(key), str)]
     order = [*words, *(key for key in keys if key not in words)]
