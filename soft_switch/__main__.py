@@ -1,4 +1,4 @@
-"""`python -m soft_switch`."""
+"""Entry point of `python -m soft_switch`."""
 
 from __future__ import annotations
 

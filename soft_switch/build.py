@@ -1,4 +1,4 @@
-"""C++ to shared libraries, compiled for this machine and kept in the user's cache.
+"""Compilation of C++ to shared libraries for this machine, which the user's cache keeps.
 
 A library's name is a hash of everything that made it: source, headers, flags, compiler and processor.
 It appears under its name only when complete, and processes that want the same one wait for the first.
@@ -48,7 +48,7 @@ DIGEST_BYTES = hashlib.sha256().digest_size
 
 @dataclass(frozen=True)
 class Tier:
-    """How a program is compiled: flags, and what its libraries' names begin with."""
+    """A way to compile a program: flags, and the prefix of its libraries' names."""
 
     kind: str
     flags: tuple[str, ...]
@@ -67,7 +67,7 @@ class Stopped(ProgramError):
 
 
 class Stop:
-    """While it is requested, from another thread or a signal's handler, compilations that look at it end."""
+    """A request to stop, set by another thread or a signal's handler, at which compilations look."""
 
     requested = False
 
@@ -81,40 +81,40 @@ INTERRUPTION = Stop()  # all compilations of this process look at it
 
 
 def user_cache() -> Path:
-    """Where this project keeps what can be made again: $XDG_CACHE_HOME/p4reduce, by default in ~/.cache.
+    """Return where this project keeps what can be made again: $XDG_CACHE_HOME/p4reduce, or ~/.cache/p4reduce.
 
-    A relative path there is ignored, as the XDG Base Directory Specification has it.
+    A relative path in the variable is ignored, as the XDG Base Directory Specification requires.
     """
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".cache") / "p4reduce"
 
 
 def cache_directory() -> Path:
-    """Where compiled programs are kept."""
+    """Return where compiled programs are kept."""
     return user_cache() / "programs"
 
 
 def build_program(source: str, tier: Tier = OPTIMISED, stop: Stop | None = None) -> Path:
-    """The library made from generated source; ProgramError when it cannot be compiled.
+    """Return the library made from generated source. ProgramError if it cannot be compiled.
 
-    With `stop`, the compiler runs with low priority, and raises Stopped when it is stopped.
+    With `stop`, the compiler runs with low priority, and Stopped is raised when it is stopped.
     """
     return _build(source, tier, stop)
 
 
 def find_program(source: str, tier: Tier = OPTIMISED) -> Path | None:
-    """The library made from generated source, if it is there."""
+    """Return the library made from generated source, if it is in the cache."""
     library = _library(_compiler(), source, tier)
     return library if _intact(library) else None
 
 
 def build_engine() -> Path:
-    """The library that moves packets: that built with the package, or where its sources differ a new one."""
+    """Return the library that moves packets: the prebuilt one, or a new one if its sources differ."""
     return _prebuilt_engine() or _build((NATIVE / "engine.cpp").read_text(), ENGINE, None)
 
 
 def check() -> None:
-    """ProgramError where nothing can be compiled, or there is no place to keep it."""
+    """Raise ProgramError if nothing can be compiled, or there is no place to keep it."""
     _version(_compiler())
     directory = cache_directory()
     try:
@@ -131,7 +131,7 @@ def _cannot_keep(directory: Path, error: OSError) -> ProgramError:
 
 
 def engine_sources() -> str:
-    """What an engine built now would be built from: SHA-256, as setup.py has it."""
+    """Return the SHA-256 of the sources of an engine built now, as setup.py computes it."""
     digest = hashlib.sha256()
     for path in sorted(NATIVE.iterdir()):
         digest.update(path.read_bytes())
@@ -196,7 +196,7 @@ def _intact(library: Path) -> bool:
 
 
 def read_sealed(path: Path) -> bytes | None:
-    """A file's content without the digest behind it; None if it is not there or damaged."""
+    """Return a file's content without the digest behind it; None if it is missing or damaged."""
     try:
         content = path.read_bytes()
     except OSError:  # it is not there, or making it says what is wrong
@@ -206,7 +206,7 @@ def read_sealed(path: Path) -> bytes | None:
 
 
 def seal(content: bytes) -> bytes:
-    """Content and the digest behind it."""
+    """Return content with its digest behind it."""
     return content + hashlib.sha256(content).digest()
 
 
@@ -234,7 +234,7 @@ def _compile(compiler: str, source: str, library: Path, tier: Tier, stop: Stop |
 
 @contextlib.contextmanager
 def _scratch(directory: Path) -> Iterator[Path]:
-    """An empty directory, removed afterwards. A process that was killed may have left one of that name."""
+    """Make an empty directory, removed afterwards. A killed process may have left one of that name."""
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir()
     try:
@@ -244,7 +244,7 @@ def _scratch(directory: Path) -> Iterator[Path]:
 
 
 def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
-    """Run the compiler: its exit code and what it says."""
+    """Run the compiler; return its exit code and its messages."""
     if stop is not None and (nice := shutil.which("nice")) is not None:
         command = [nice, *command]
     with subprocess.Popen(
@@ -265,7 +265,7 @@ def _run(command: list[str], stop: Stop | None) -> tuple[int, str]:
 
 
 def _errors(process: subprocess.Popen[str], name: str, stop: Stop | None) -> str:
-    """What it says until it ends."""
+    """Return what the compiler prints until it ends."""
     deadline = time.monotonic() + COMPILE_TIMEOUT_S
     while True:
         _check(stop)
@@ -296,7 +296,7 @@ def _version(compiler: str) -> str:
 
 @functools.cache
 def _processor() -> str:
-    """What -march=native depends on; a home directory may be shared by machines that differ."""
+    """Return what -march=native depends on: different machines may share a home directory."""
     wanted = ("model name", "flags", "Features", "CPU part")
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -62,11 +62,11 @@ class StartError(Exception):
 
 @contextlib.contextmanager
 def until_signal() -> Iterator[Callable[[], None]]:
-    """While this lasts, SIGTERM and SIGINT end compilations and what waits by the function that it yields.
+    """Let SIGTERM and SIGINT end compilations and the wait, whose function is yielded.
 
-    Also a signal that another thread gets, or that comes while the wait begins: Python's handlers run in the
-    main thread only, and not while it waits for a lock or reads. What ends the read is the byte that the
-    interpreter itself writes when a signal comes.
+    This holds for a signal that another thread gets, or that comes while the wait begins. Python's handlers
+    run in the main thread only, and not while it waits for a lock or reads. The read ends with the byte that
+    the interpreter itself writes when a signal comes.
     """
     read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     os.set_blocking(read, True)
@@ -109,7 +109,7 @@ class Loss:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the switch until SIGTERM or SIGINT; the exit code is 0 then, 2 if it could not start."""
+    """Run the switch until SIGTERM or SIGINT; return exit code 0 then, 2 if it could not start."""
     options = parse_arguments(sys.argv[1:] if argv is None else argv)
     with until_signal() as wait:
         try:
@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """The options of a command line; exits with 2 and a sentence when they are wrong."""
+    """Return the options of a command line; exit with 2 and a sentence if they are wrong."""
     parser = _parser()
     options = parser.parse_args(_normalise(argv))
     if options.json is None and not options.no_p4:
@@ -278,7 +278,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _wrong_tls(options: argparse.Namespace) -> str | None:
-    """What is wrong with the options of TLS; where simple_switch_grpc would serve without, too."""
+    """Say what is wrong with the options of TLS; None if they are right.
+
+    Options with which simple_switch_grpc would serve without TLS are wrong, too.
+    """
     files = (options.grpc_server_cacert, options.grpc_server_cert, options.grpc_server_key)
     if not options.grpc_server_ssl:
         if any(file is not None for file in files) or options.grpc_server_with_client_auth:
@@ -339,7 +342,7 @@ def _loss(text: str) -> Loss:
 
 
 class _Version(argparse.Action):
-    """As argparse's own, but that it is looked up when somebody asks."""
+    """Version option as argparse's own, which looks the version up only when it is used."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         import importlib.metadata

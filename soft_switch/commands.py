@@ -34,9 +34,9 @@ class CommandError(Exception):
 
 
 def run_commands(plane: DataPlane, path: Path) -> int:
-    """Do what a file says to a data plane with a program; how many commands there were.
+    """Run a file's commands on a data plane with a program; return how many there were.
 
-    Raises OSError when it cannot be read, CommandError at the first command that cannot be done.
+    Raises OSError if it cannot be read, CommandError at the first command that cannot be done.
     """
     program = plane.program
     if program is None:
@@ -155,7 +155,7 @@ def _at_least(words: Sequence[str], count: int, usage: str) -> None:
 
 
 def _named(text: str, names: Iterable[str], what: str) -> str:
-    """The one of that name, or whose name ends in it."""
+    """Return the name itself, or the only one that ends in it."""
     known = list(dict.fromkeys(names))
     if text in known:
         return text
@@ -168,7 +168,7 @@ def _named(text: str, names: Iterable[str], what: str) -> str:
 
 
 def number(text: str) -> int:
-    """A number, a MAC or an IP address."""
+    """Parse a number, a MAC or an IP address."""
     if MAC.fullmatch(text):
         return int("".join(part.zfill(2) for part in text.split(":")), 16)
     try:

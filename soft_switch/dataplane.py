@@ -85,7 +85,7 @@ MAX_RATE = (1 << 63) - 1
 
 @dataclass(frozen=True)
 class PortStats:
-    """What a port has seen; `lost` frames fell to `set_loss`, `dropped` ones to full queues.
+    """Counts of a port; `lost` frames fell to `set_loss`, `dropped` ones to full queues.
 
     `up` is 1 while the interface has a carrier; `reopened` counts how often it came back.
     """
@@ -107,7 +107,7 @@ class PortStats:
 
 @dataclass(frozen=True)
 class GlobalStats:
-    """Frames that no port counts: for a port that is not there, too long, and events nobody took in time.
+    """Frames that no port counts: for a missing port, too long, and events that nobody took in time.
 
     `passes_dropped` are packets that were to go through the program again and found the queue full.
     """
@@ -134,7 +134,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
         log: logging.Logger | None = None,
         priority_queues: int = 1,
     ) -> None:
-        """A packet whose `standard_metadata.priority` is `priority_queues` or more is dropped, as by BMv2."""
+        """Make a data plane. As BMv2, it drops packets whose priority is `priority_queues` or more."""
         self._cpu_port = cpu_port
         self._is_wires = False
         self._log = log or logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
         self.close()
 
     def spare(self) -> DataPlane:
-        """One to try a program on: it has no ports, but sees the links of this one's."""
+        """Make a data plane to try a program on: it has no ports, but sees the links of this one's."""
         made = DataPlane(cpu_port=self._cpu_port)
         made._interfaces = self._interfaces
         return made
@@ -170,7 +170,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
     # The program
 
     def _host(self) -> int:
-        """What programs call."""
+        """Return the host that programs call."""
         host: int = self._native.engine_host(self._engine)
         return host
 
@@ -217,13 +217,13 @@ class DataPlane(AbstractContextManager["DataPlane"]):
                 self._log.info("the optimised program has taken over")
 
     def be_wires(self) -> None:
-        """Instead of a program: what comes in at port 0 leaves by port 1, and back; so do 2 and 3, ..."""
+        """Forward without a program: frames at port 0 leave by port 1, and back; so for 2 and 3, ..."""
         self._is_wires = True
         with self._control:
             self._native.engine_set_wires(self._engine)
 
     def wait_optimised(self, timeout_s: float | None = None) -> bool:
-        """Wait until the optimised version runs, or turned out not to compile; False: not within the time."""
+        """Wait until the optimised version runs, or failed to compile; False if that takes too long."""
         optimiser = self._optimiser
         return optimiser is None or optimiser.wait(timeout_s)
 
@@ -250,7 +250,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             self.faults.forget_port(port)
 
     def ports(self) -> dict[int, PortStats]:
-        """What each port has seen so far."""
+        """Return the counts of each port so far."""
         result = {}
         with self._control:
             for port, interface in sorted(self._interfaces.items()):
@@ -260,21 +260,21 @@ class DataPlane(AbstractContextManager["DataPlane"]):
         return result
 
     def port_is_up(self, port: int) -> bool | None:
-        """Whether a port's interface has its link; None: there is no such port."""
+        """Tell whether a port's interface has its link; None: there is no such port."""
         if port == self._cpu_port:
             return True
         interface = self._interfaces.get(port)
         return None if interface is None else interface_is_up(interface)
 
     def stats(self) -> GlobalStats:
-        """What no port counts."""
+        """Return the counts that belong to no port."""
         values = (ctypes.c_uint64 * 5)()
         with self._control:
             self._native.engine_globals(self._engine, values)
         return GlobalStats(*values)
 
     def struck(self, port: int) -> dict[tuple[str, FaultKind], int]:
-        """How many frames of a port each kind of fault has struck, "in" and "out"."""
+        """Return how many frames of a port each kind of fault has struck, "in" and "out"."""
         return self.faults.struck(port)
 
     def set_loss(self, port: int, direction: str, probability: float, seed: int) -> None:
@@ -287,19 +287,19 @@ class DataPlane(AbstractContextManager["DataPlane"]):
     # Running
 
     def start(self) -> None:
-        """Start to move packets between ports."""
+        """Start moving packets between ports."""
         with self._control:
             status = self._native.engine_start(self._engine)
         if status < 0:
             raise OSError(-status, os.strerror(-status))
 
     def stop(self) -> None:
-        """Stop to move packets."""
+        """Stop moving packets."""
         with self._control:
             self._native.engine_stop(self._engine)
 
     def close(self) -> None:
-        """Stop and give everything back; whatever is called afterwards raises RuntimeError."""
+        """Stop and give everything back; every later call raises RuntimeError."""
         with self._control:
             optimiser, self._optimiser = self._optimiser, None
         if optimiser is not None:
@@ -377,7 +377,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
                 raise UnknownEntry(f"table {table} has no entry {handle}")
 
     def set_default(self, table: str, action: str | None, params: Sequence[int] = ()) -> None:
-        """What happens to packets that no entry matches; None is what the program says."""
+        """Set the action for packets that no entry matches; None stands for the program's own."""
         with self._control:
             loaded, layout = self._table(table)
             if action is None:
@@ -386,11 +386,11 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             loaded.set_default(layout, action, params)
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
-        """Packets and bytes that an entry matched."""
+        """Return the packets and bytes that an entry matched."""
         return self._direct_counter(table, handle, None)
 
     def direct_counter_write(self, table: str, handle: int, packets: int, bytes_: int) -> None:
-        """Set what an entry counted."""
+        """Set the counts of an entry."""
         self._direct_counter(table, handle, (packets, bytes_))
 
     def _direct_counter(self, table: str, handle: int, value: tuple[int, int] | None) -> tuple[int, int]:
@@ -405,7 +405,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             return pair[0], pair[1]
 
     def idle_ns(self, table: str, handle: int) -> int:
-        """Nanoseconds since an entry was matched last, or inserted. The table has to support timeouts."""
+        """Return nanoseconds since an entry's last match, or its insertion. The table needs idle timeouts."""
         with self._control:
             loaded, layout = self._table(table)
             return loaded.idle_ns(layout, handle)
@@ -445,12 +445,12 @@ class DataPlane(AbstractContextManager["DataPlane"]):
     # Counters and registers
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        """Packets and bytes at an index of a counter."""
+        """Return packets and bytes at an index of a counter."""
         values = self._counter(name, index, 1, None)
         return int(values[0, 0]), int(values[0, 1])
 
     def counter_read_all(self, name: str) -> npt.NDArray[np.uint64]:
-        """All of a counter at one moment; shape (size, 2), packets and bytes."""
+        """Return all of a counter at one moment; shape (size, 2), packets and bytes."""
         return self._counter(name, 0, None, None)
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
@@ -479,7 +479,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             return values
 
     def register_read(self, name: str, index: int) -> int:
-        """The value of a register cell."""
+        """Return the value of a register cell."""
         return self._register(name, index, None)
 
     def register_write(self, name: str, index: int, value: int) -> None:
@@ -505,7 +505,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
     # Meters
 
     def meter_read(self, name: str, index: int) -> MeterConfig | None:
-        """The configuration of a meter cell; None: it has none, and every packet is green."""
+        """Return the configuration of a meter cell; None: it has none, and every packet is green."""
         with self._control:
             loaded, number = self._meter(name, index)
             values = (ctypes.c_uint64 * 5)()
@@ -520,7 +520,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             loaded.library.p4_meter(loaded.state, number, index, values, True)
 
     def direct_meter_read(self, table: str, handle: int) -> MeterConfig | None:
-        """The configuration of an entry's meter; None: it has none, and every packet is green."""
+        """Return the configuration of an entry's meter; None: it has none, and every packet is green."""
         values = (ctypes.c_uint64 * 5)()
         self._direct_meter(table, handle, values, write=False)
         return _from_words(values)
@@ -606,7 +606,7 @@ class DataPlane(AbstractContextManager["DataPlane"]):
                 raise UnknownEntry(f"there is no clone session {session}")
 
     def on_digest(self, callback: Callable[[str, tuple[int, ...]], None]) -> None:
-        """Call back, from a thread of the data plane, with each digest: its name and its values."""
+        """Call `callback`, from a thread of the data plane, with each digest: its name and its values."""
         self._digest = callback
 
     def packet_out(self, data: bytes) -> None:
@@ -619,11 +619,11 @@ class DataPlane(AbstractContextManager["DataPlane"]):
             self._native.engine_inject(self._engine, self._cpu_port, data, len(data))
 
     def on_packet_in(self, callback: Callable[[bytes], None]) -> None:
-        """Call back, from a thread of the data plane, with each packet that leaves on the CPU port."""
+        """Call `callback`, from a thread of the data plane, with each packet that leaves on the CPU port."""
         self._packet_in = callback
 
     def process(self, port: int, data: bytes) -> list[tuple[int, bytes]]:
-        """What a packet that comes in on a port makes leave, as (port, packet), without sending it."""
+        """Return the packets that a packet on a port makes leave, as (port, packet), without sending them."""
         _check_frame(data)
         _check_port(port, PORTS)
         with self._control:

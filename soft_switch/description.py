@@ -1,7 +1,7 @@
-"""What a program consists of for those who control it, and how entries match.
+"""Description of a program for those who control it, and of how entries match.
 
-Objects go by the names that P4Info and the BMv2 JSON give them. The JSON's reader makes them, and so does
-`server.schema` out of P4Info, which gives them ids: what each of the two says alone stands there.
+Objects go by the names that P4Info and the BMv2 JSON give them. The JSON's reader makes them. So does
+`server.schema` from P4Info, which gives them ids and has the facts that P4Info alone states.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Match = Union[Exact, Lpm, Ternary, Range, Optional_]  # noqa: UP007  (evaluated 
 
 @dataclass(frozen=True)
 class Member:
-    """What an entry of an indirect table points to: a member of the table's action profile, by handle."""
+    """The target of an entry of an indirect table: a member of the table's action profile, by handle."""
 
     handle: int
 
 
 @dataclass(frozen=True)
 class Group:
-    """What an entry of a table with an action selector may point to: a group of members, by handle."""
+    """The target of an entry of a table with an action selector: a group of members, by handle."""
 
     handle: int
 
@@ -76,16 +76,16 @@ class Translation(Protocol):
     width: int | None
 
     def fit(self, width: int) -> None:
-        """Accept a width that the type has in the data plane."""
+        """Take a width that the type has in the data plane."""
 
     def decode(self, data: bytes, width: int, what: str, *, new: bool = True) -> int:
-        """Give the data plane's number, of `width` bits, for a controller's value.
+        """Return the data plane's number, of `width` bits, for a controller's value.
 
         A string without a number gets one if it may be `new`; `what` names the value in errors.
         """
 
     def encode(self, number: int) -> bytes:
-        """Give the controller's value for a number."""
+        """Return the controller's value for a number."""
 
 
 @dataclass(frozen=True)

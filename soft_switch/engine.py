@@ -10,7 +10,7 @@ class Engine:
     """An engine until somebody takes it, and its functions."""
 
     def __init__(self, cpu_port: int, drop_port: int, seed: int, priority_queues: int) -> None:
-        """ProgramError where nothing can be compiled."""
+        """Create the engine. ProgramError if nothing can be compiled."""
         check()
         self.library = api.engine_library()
         self._handle: int | None = self.library.engine_create(cpu_port, drop_port, seed, priority_queues)
@@ -24,10 +24,10 @@ class Engine:
 
     @property
     def is_gone(self) -> bool:
-        """Whether somebody took the engine."""
+        """True once somebody took the engine."""
         return self._handle is None
 
     def take(self) -> int | None:
-        """The engine, for the last time: who gets it destroys it. None: it is gone."""
+        """Return the engine for the last time: the caller destroys it. None: it is gone."""
         handle, self._handle = self._handle, None
         return handle

@@ -23,9 +23,9 @@ _KINDS: Mapping[type[Match], tuple[str, ...]] = {
 
 
 def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tuple[int, int]:
-    """Check a match against the table's key and lay it out; with the rank that decides between entries.
+    """Check a match against the table's key and lay it out; return it with the rank among entries.
 
-    As one number whose 64-bit digits are the words of key, mask, low and high ends of ranges.
+    The match is one number whose 64-bit digits are the words of key, mask, low and high ends of ranges.
     """
     name = layout.table.info.name
     if len(match) != len(layout.parts):
@@ -59,7 +59,7 @@ def pack_match(layout: TableLayout, match: Sequence[Match], priority: int) -> tu
 
 
 def ends(owner: str, field: KeyField, value: Range) -> tuple[int, int]:
-    """The low and high end of a range of `owner`'s; TableError where it cannot be."""
+    """Return the low and high end of a range of `owner`; TableError if the range is not valid."""
     low, high = _checked(owner, field, value.low), _checked(owner, field, value.high)
     if low > high:
         raise TableError(f"{owner}: the range {low}..{high} of {field.name} is empty")
@@ -67,7 +67,7 @@ def ends(owner: str, field: KeyField, value: Range) -> tuple[int, int]:
 
 
 def ternary(owner: str, field: KeyField, value: Exact | Lpm | Ternary | Optional_) -> tuple[int, int]:
-    """Value and mask of what is no range; TableError where they do not fit the field of `owner`'s."""
+    """Return value and mask of a match other than a range; TableError if they do not fit `owner`'s field."""
     full = ones(field.width)
     match value:
         case Exact(wanted):
@@ -112,12 +112,12 @@ def pack_params(action: ActionInfo, params: Sequence[int]) -> int:
 
 
 def to_bytes(number: int, count: int) -> bytes:
-    """The 64-bit digits of a number as `count` words, least first; there is at least one, for its address."""
+    """Return the 64-bit digits of a number as `count` words, least first; at least one, for its address."""
     return number.to_bytes(8 * max(1, count), "little")
 
 
 def actions_by_name(layout: TableLayout, actions: Mapping[int, ActionInfo]) -> dict[str, ActionInfo]:
-    """The actions of a table, its default action included."""
+    """Return the actions of a table, its default action included."""
     default = layout.table.default_action_id
     numbers = [*([] if default is None else [default]), *reversed(layout.table.action_ids)]
     return {actions[number].name: actions[number] for number in numbers}

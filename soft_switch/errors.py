@@ -1,4 +1,4 @@
-"""What can go wrong with a program or a table, one class each."""
+"""Errors of programs and tables, one class each."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class DuplicateEntry(TableError):
 
 
 class UnknownEntry(TableError):
-    """There is no such entry, table, action, counter, register or index."""
+    """The program or data plane has no such entry, table, action, counter, register or index."""
 
 
 class EntryInUse(TableError):
@@ -53,4 +53,4 @@ class EntryInUse(TableError):
 
 
 class FaultError(Exception):
-    """A fault on purpose that cannot be: what is wrong with it; or there is none of that number."""
+    """A fault on purpose that is not valid, with the reason; or no fault has that number."""

@@ -30,10 +30,10 @@ CLIENT_S: Final = 5.0
 
 
 class FaultControl(AbstractContextManager["FaultControl"]):
-    """Serves the faults of `rules` at a Unix socket that only its owner may use. A context manager."""
+    """Server of the faults of `rules`, at a Unix socket that only its owner may use. A context manager."""
 
     def __init__(self, address: str, rules: FaultRules) -> None:
-        """`address` is unix:/PATH; FaultError where it cannot be."""
+        """Listen. `address` is unix:/PATH; FaultError if that cannot be used."""
         self.path = parse_address(address)
         self._rules = rules
         self._serving = Serving(
@@ -49,7 +49,7 @@ class FaultControl(AbstractContextManager["FaultControl"]):
         self.close()
 
     def close(self) -> None:
-        """Serve no more; idempotent."""
+        """Stop serving. Idempotent."""
         self._serving.close()
 
     def _converse(self, connection: socket.socket, _: object) -> None:
@@ -61,7 +61,7 @@ class FaultControl(AbstractContextManager["FaultControl"]):
                 lines.flush()
 
     def answer(self, line: str) -> dict[str, Any]:
-        """The answer to a line."""
+        """Answer a line."""
         try:
             request = json.loads(line)
         except (json.JSONDecodeError, RecursionError):
@@ -98,7 +98,7 @@ class FaultControl(AbstractContextManager["FaultControl"]):
 
 
 def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = CLIENT_S) -> Any:
-    """What the faults' socket at `path` answers; FaultError: what it refuses; OSError: nobody answers."""
+    """Ask the faults' socket at `path`; return the answer. FaultError: refused; OSError: no answer."""
     with (
         sockets.connected(path, timeout_s) as connection,
         connection.makefile("rw", encoding="utf-8") as lines,
@@ -115,7 +115,7 @@ def ask(path: Path, request: Mapping[str, Any], *, timeout_s: float = CLIENT_S) 
 
 
 def encode(fault: PlacedFault) -> dict[str, Any]:
-    """A rule at a port, for JSON."""
+    """Return a rule at a port, for JSON."""
     return {
         "number": fault.number,
         "port": fault.port,
@@ -127,7 +127,7 @@ def encode(fault: PlacedFault) -> dict[str, Any]:
 
 
 def parse_address(text: str) -> Path:
-    """The path of unix:/PATH; FaultError says what is wrong with it."""
+    """Return the path of unix:/PATH; FaultError says what is wrong with it."""
     try:
         return sockets.unix_path(text)
     except ValueError as error:

@@ -31,9 +31,9 @@ class FaultRules:
         self._next = 1
 
     def add(self, places: list[tuple[int, str]], rule: FaultRule, *, number: int | None = None) -> int:
-        """Add a rule at ports, with directions ("in", "out"): at all or, with FaultError, at none.
+        """Add a rule at ports, with directions ("in", "out"): at all of them or, with FaultError, at none.
 
-        Its number is the given one, which must be new there, or a new one.
+        Returns its number: the given one, which must be new there, or a new one.
         """
         with self._control:
             chosen = self._next if number is None else number
@@ -50,7 +50,7 @@ class FaultRules:
         return chosen
 
     def remove(self, number: int | None = None) -> int:
-        """Remove the rules of a number, or all but what `set_loss` asked for; from how many places."""
+        """Remove the rules of a number, or all but `set_loss`'s; return from how many places."""
         with self._control:
             gone = [
                 (port, direction, one)
@@ -62,12 +62,12 @@ class FaultRules:
         return len(gone)
 
     def forget_port(self, port: int) -> None:
-        """The port is gone, and its rules with it."""
+        """Forget the rules of a port that is gone."""
         for key in [key for key in self._rules if key[0] == port]:
             del self._rules[key]
 
     def all(self) -> list[PlacedFault]:
-        """Every rule, with its counts; by number, then port."""
+        """Return every rule with its counts, by number, then port."""
         found = []
         with self._control:
             for port, direction in sorted({key[:2] for key in self._rules}):
@@ -85,7 +85,7 @@ class FaultRules:
         return sorted(found, key=lambda fault: (fault.number, fault.port, fault.direction))
 
     def struck(self, port: int) -> dict[tuple[str, FaultKind], int]:
-        """How many frames of a port each kind of fault has struck, by rules that are gone too."""
+        """Return how many frames of a port each kind of fault has struck, by removed rules as well."""
         counts = {}
         values = (ctypes.c_uint64 * len(FaultKind))()
         with self._control:
@@ -97,7 +97,7 @@ class FaultRules:
         return counts
 
     def set_loss(self, port: int, direction: str, probability: float, seed: int) -> bool:
-        """What `--loss` means: a rule of its own, instead of the one before. False: there is no such port."""
+        """Set the loss of `--loss`: a rule of its own, in place of the last. False: there is no such port."""
         with self._control:
             self._remove(port, direction, _LOSS)
             if probability == 0:

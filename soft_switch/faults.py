@@ -1,4 +1,4 @@
-"""Faults on purpose: what a rule says, and a port's faults by themselves, for given frames and times.
+"""Faults on purpose: their rules, and a port's faults by themselves, for given frames and times.
 
 native/faults.h carries rules out: in the switch's ports, in the wires of `soft_switch.wires`, and here.
 """
@@ -29,7 +29,7 @@ NEVER_US: Final = WORD_MASK
 
 
 class FaultKind(str, Enum):
-    """What happens to a frame; in the order of native/faults.h."""
+    """The effect on a frame; in the order of native/faults.h."""
 
     LOSS = "loss"
     DUPLICATE = "duplicate"
@@ -39,7 +39,7 @@ class FaultKind(str, Enum):
 
 
 class Packets(str, Enum):
-    """Which frames a rule means; in the order of native/faults.h."""
+    """The frames that a rule means; in the order of native/faults.h."""
 
     ANY = "any"
     ROCE = "roce"
@@ -167,7 +167,7 @@ class FaultRule:
         self._check_options()
 
     def _check_options(self) -> None:
-        """What would change nothing, or can strike nothing, is a mistake."""
+        """Raise FaultError for options that would change nothing, or strike nothing."""
         for name, (usual, kinds) in _OPTIONS.items():
             value = getattr(self, name)
             if value != usual and self.kind not in kinds:
@@ -185,7 +185,7 @@ class FaultRule:
 
     @classmethod
     def decode(cls: type[Rule], raw: Any) -> Rule:
-        """From what `encode` made; FaultError where it is something else."""
+        """Make a rule from what `encode` made; FaultError if it is something else."""
         if not isinstance(raw, Mapping):
             raise FaultError(f"{raw!r} is no fault: give an object with its fields")
         known = {field.name for field in fields(cls)}
@@ -196,11 +196,11 @@ class FaultRule:
         return cls(**raw)
 
     def encode(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the rule for JSON."""
         return {**asdict(self), "kind": self.kind.value, "packets": self.packets.value}
 
     def native(self, number: int) -> NativeRule:
-        """As the engine takes it, with its number."""
+        """Return the rule as the engine takes it, with its number."""
         return NativeRule(
             id=number,
             seed=self.seed,
@@ -231,7 +231,7 @@ class PlacedFault:
 
 
 class PortFaults(AbstractContextManager["PortFaults"]):
-    """What a port's faults make of frames, without a port and without a clock. A context manager."""
+    """A port's faults, applied to frames without a port and without a clock. A context manager."""
 
     def __init__(self) -> None:
         self._library = api.engine_library()
@@ -244,44 +244,44 @@ class PortFaults(AbstractContextManager["PortFaults"]):
         self._handle = None
 
     def add(self, direction: str, rule: FaultRule) -> int:
-        """Add a rule to a direction ("in", "out"); its number."""
+        """Add a rule to a direction ("in", "out"); return its number."""
         number, self._next = self._next, self._next + 1
         native = rule.native(number)
         self._library.faults_add(self._handle, DIRECTIONS.index(direction), ctypes.byref(native))
         return number
 
     def remove(self, direction: str, number: int) -> None:
-        """Remove a rule; FaultError where there is none of that number."""
+        """Remove a rule; FaultError if there is none of that number."""
         if self._library.faults_remove(self._handle, DIRECTIONS.index(direction), number) < 0:
             raise FaultError(f"there is no fault {number}")
 
     def struck(self, direction: str) -> dict[int, tuple[int, int]]:
-        """Of each rule, by number: how many frames it meant, and how many it struck."""
+        """Return for each rule, by number, how many frames it meant, and how many it struck."""
         reports = read_reports(
             lambda to, room: self._library.faults_report(self._handle, DIRECTIONS.index(direction), to, room)
         )
         return {report.id: (report.matched, report.struck) for report in reports}
 
     def pass_(self, direction: str, frame: bytes, *, now_us: int) -> list[bytes]:
-        """What goes on because of a frame: itself, changed or not, copies, others that it has overtaken."""
+        """Return the frames that go on because of one: itself, changed or not, copies, and overtaken ones."""
         copy = ctypes.create_string_buffer(frame, len(frame))
         out = DIRECTIONS.index(direction)
         collector = self._library.faults_pass(self._handle, out, copy, len(frame), now_us)
         return [data for _, data in self._collected(collector)]
 
     def release(self, *, now_us: int) -> list[tuple[str, bytes]]:
-        """The frames that were held back and are due, with their directions."""
+        """Return the frames that were held back and are due, with their directions."""
         return self._collected(self._library.faults_release(self._handle, now_us))
 
     @property
     def due_us(self) -> int | None:
-        """When the next held frame is due; None: none is held."""
+        """The time at which the next held frame is due; None: none is held."""
         due: int = self._library.faults_due_us(self._handle)
         return None if due == NEVER_US else due
 
     @property
     def active(self) -> bool:
-        """Whether frames have to be looked at: there is a rule, or a frame is held."""
+        """True if frames have to be looked at: there is a rule, or a frame is held."""
         return bool(self._library.faults_active(self._handle))
 
     def _collected(self, collector: int) -> list[tuple[str, bytes]]:
@@ -293,7 +293,7 @@ def _option(name: str) -> str:
 
 
 def read_reports(read: Any) -> list[NativeReport]:
-    """All reports; `read(to, room)` fills an array as far as there is room and says how many there are."""
+    """Return all reports; `read(to, room)` fills an array as far as it has room and returns their number."""
     room = 16
     while True:
         reports = (NativeReport * room)()

@@ -1,4 +1,4 @@
-"""Whether an interface has its link, as the kernel says it (netdevice(7))."""
+"""State of an interface's link, from the kernel (netdevice(7))."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ IFNAMSIZ = 16
 
 
 def interface_is_up(name: str) -> bool:
-    """Whether an interface is switched on and has a link; one that is not there has none."""
+    """Tell whether an interface is switched on and has a link; False if there is no such interface."""
     request = struct.pack(f"{IFNAMSIZ}sh22x", name.encode()[: IFNAMSIZ - 1], 0)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
         try:

@@ -44,7 +44,7 @@ class LoadedProgram:
             self._insert(layout, entry.match, entry.priority, action_id, params)
 
     def restore_default(self, layout: TableLayout) -> None:
-        """The program's own default action."""
+        """Restore the program's own default action."""
         number, default = layout.table.default_action_id, layout.table.info.default
         if number is None or default is None:
             params, number = 0, -1
@@ -53,7 +53,7 @@ class LoadedProgram:
         self.library.p4_set_default(self.state, layout.index, number, to_bytes(params, layout.param_words))
 
     def set_default(self, layout: TableLayout, action: str, params: Sequence[int]) -> None:
-        """Another default action."""
+        """Set another default action."""
         if layout.profile is not None:
             name = layout.table.info.name
             raise TableError(f"table {name} has an action profile: its default action cannot change")
@@ -72,7 +72,7 @@ class LoadedProgram:
         params: Sequence[int],
         target: Target | None,
     ) -> int:
-        """Insert an entry; its handle."""
+        """Insert an entry; return its handle."""
         return self._insert(layout, match, priority, *self._work(layout, action, params, target))
 
     def _insert(
@@ -113,7 +113,7 @@ class LoadedProgram:
     def _work(
         self, layout: TableLayout, action: str | None, params: Sequence[int], target: Target | None
     ) -> tuple[int, int]:
-        """What an entry does: an action's number and packed arguments, or what it points to."""
+        """Return an entry's action number and packed arguments, or those that stand for its target."""
         name = layout.table.info.name
         if layout.profile is None:
             if target is not None or action is None:
@@ -141,7 +141,7 @@ class LoadedProgram:
         return UnknownEntry(f"action profile {layout.table.info.profile} has no such member or group")
 
     def idle_ns(self, layout: TableLayout, handle: int) -> int:
-        """Nanoseconds since an entry was hit."""
+        """Return nanoseconds since an entry was hit."""
         name = layout.table.info.name
         if not layout.table.info.has_idle_timeout:
             raise TableError(f"table {name} keeps no times: the program does not set its support_timeout")
@@ -165,7 +165,7 @@ class Profiles:
         self._library = loaded.library
 
     def set_member(self, profile: str, member: int | None, action: str, params: Sequence[int]) -> int:
-        """Give a member an action, a new one without `member`; its handle."""
+        """Give a member an action (without `member`, a new one); return its handle."""
         layout = self._layout(profile)
         number = _given(layout, "member", member)
         info = self._action(layout, action)
@@ -180,7 +180,7 @@ class Profiles:
         _check(layout, "member", member, status)
 
     def set_group(self, profile: str, group: int | None, members: Sequence[int]) -> int:
-        """Give a group members, a new one without `group`; its handle."""
+        """Give a group members (without `group`, a new one); return its handle."""
         layout = self._layout(profile)
         number = _given(layout, "group", group)
         if not layout.info.selector:
@@ -213,14 +213,14 @@ class Profiles:
 
 
 def _given(layout: ProfileLayout, kind: str, handle: int | None) -> int:
-    """The handle, or -1 for a new one."""
+    """Return the handle, or -1 for a new one."""
     if handle is None:
         return -1
     return _check(layout, kind, handle, handle if handle >= 0 else api.TABLE_UNKNOWN)
 
 
 def _check(layout: ProfileLayout, kind: str, handle: int, status: int) -> int:
-    """The status if it is good."""
+    """Return the status if it is good; else raise its error."""
     if status == api.TABLE_UNKNOWN:
         raise UnknownEntry(f"action profile {layout.info.name} has no {kind} {handle}")
     if status == api.TABLE_NO_TARGET:

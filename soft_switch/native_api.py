@@ -108,17 +108,17 @@ def load_library(path: Path, functions: dict[str, tuple[Any, list[Any]]]) -> cty
 
 @functools.cache
 def engine_library() -> ctypes.CDLL:
-    """The engine, compiled on first use."""
+    """Return the engine, compiled on first use."""
     return load_library(build_engine(), ENGINE)
 
 
 def program_library(path: Path) -> ctypes.CDLL:
-    """A compiled program. A program that was opened before is the same library again."""
+    """Open a compiled program. A program that was opened before is the same library again."""
     return load_library(path, PROGRAM)
 
 
 def collected(library: ctypes.CDLL, collector: int) -> Iterator[tuple[int, bytes]]:
-    """What a collector holds, which is given back: frames, each with the number in front of it."""
+    """Yield the frames of a collector, each with the number in front of it, and free the collector."""
     try:
         size = c_size_t()
         start = library.engine_collected(collector, ctypes.byref(size))
@@ -133,5 +133,5 @@ def collected(library: ctypes.CDLL, collector: int) -> Iterator[tuple[int, bytes
 
 
 def to_words(values: list[int]) -> ctypes.Array[c_uint64]:
-    """An array of 64-bit words; never of size 0, so that there is an address."""
+    """Return an array of 64-bit words; never of size 0, so that there is an address."""
     return (c_uint64 * max(1, len(values)))(*values)

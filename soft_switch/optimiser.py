@@ -28,7 +28,7 @@ BIG = 60_000
 
 
 def mode() -> str:
-    """What SOFT_SWITCH_COMPILE says."""
+    """Return the mode that SOFT_SWITCH_COMPILE names."""
     value = os.environ.get(VARIABLE) or MODES[0]
     if value not in MODES:
         raise ProgramError(f"{VARIABLE} is {value!r}: it has to be one of {', '.join(MODES)}")
@@ -36,7 +36,7 @@ def mode() -> str:
 
 
 def first_library(source: str, *, wait: bool) -> tuple[Path, Tier]:
-    """The library to start with, compiled if need be, and which it is."""
+    """Return the library to start with, compiled if need be, and its tier."""
     chosen = mode()
     if chosen == "quick" and not wait:
         return build_program(source, QUICK), QUICK
@@ -47,7 +47,7 @@ def first_library(source: str, *, wait: bool) -> tuple[Path, Tier]:
 
 
 class Optimiser:
-    """Compiles the optimised version of a program in a thread."""
+    """Compilation of the optimised version of a program, in a thread."""
 
     def __init__(self, source: str, done: Callable[[Path], None], log: logging.Logger) -> None:
         self._source = source
@@ -57,7 +57,7 @@ class Optimiser:
         self._thread = threading.Thread(target=self._run, name="soft_switch optimiser", daemon=True)
 
     def start(self) -> None:
-        """Start; `done` is called with the library, from the thread."""
+        """Start the thread, which calls `done` with the library."""
         _running.add(self)
         self._thread.start()
 
@@ -68,7 +68,7 @@ class Optimiser:
             self._thread.join()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait until it is done (or has given up); whether it is."""
+        """Wait until it is done (or has given up); return whether it is."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -88,6 +88,6 @@ _running: weakref.WeakSet[Optimiser] = weakref.WeakSet()
 
 @atexit.register
 def _cancel_all() -> None:
-    """No compiler is left behind by a process that ends without closing its data planes."""
+    """Cancel all compilers, so that a process that leaves data planes open leaves no compiler behind."""
     for optimiser in list(_running):
         optimiser.cancel()

@@ -1,4 +1,4 @@
-"""P4 source to BMv2 JSON, with the user's p4c."""
+"""Translation of P4 source to BMv2 JSON, with the user's p4c."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ TIMEOUT_S = 300.0
 
 
 def read_program_file(path: Path) -> bytes:
-    """The BMv2 JSON of a file: itself, or what p4c makes of it when its name ends in .p4.
+    """Return the BMv2 JSON of a file: its content, or p4c's output if its name ends in .p4.
 
-    Raises OSError when it cannot be read, ProgramError when p4c is missing or refuses it.
+    Raises OSError if it cannot be read, ProgramError if p4c is missing or refuses it.
     """
     return _compiled(path) if path.suffix == ".p4" else path.read_bytes()
 

@@ -22,7 +22,7 @@ PARTS = ("bmv2/*.py", "compiler/*.py", "description.py", "errors.py")
 
 @functools.lru_cache(maxsize=2)
 def translate(program_json: bytes, *, optimise: bool = True) -> CompiledProgram:
-    """As `compile_program(read_program(program_json))`, but without what actions and parser states do.
+    """Return `compile_program(read_program(program_json))`, without the code of actions and parser states.
 
     Raises UnsupportedConstruct or ProgramError.
     """
@@ -36,7 +36,7 @@ def translate(program_json: bytes, *, optimise: bool = True) -> CompiledProgram:
 
 
 def describe(program_json: bytes) -> Bmv2Program:
-    """As `read_program(program_json)`, with or without what actions and parser states do."""
+    """Return `read_program(program_json)`, with or without the code of actions and parser states."""
     kept = _find(_path(program_json, True))
     return read_program(program_json) if kept is None else kept.program
 
@@ -61,7 +61,7 @@ def _without_code(compiled: CompiledProgram) -> CompiledProgram:
 
 
 def _keep(path: Path, content: bytes) -> None:
-    """Put a file into the cache; without a cache that can be written, compiling says what is wrong."""
+    """Put a file into the cache. Ignore a cache that cannot be written: compiling says what is wrong."""
     unfinished: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def _keep(path: Path, content: bytes) -> None:
 
 @functools.cache
 def _version() -> bytes:
-    """Of everything that a translation depends on besides the program."""
+    """Return a digest of everything that a translation depends on besides the program."""
     digest = hashlib.sha256(sys.version.encode())
     for pattern in PARTS:
         for path in sorted(PACKAGE.glob(pattern)):

@@ -12,7 +12,7 @@ from soft_switch.errors import TableError
 
 
 def pack_member(info: ValueSetInfo, member: Sequence[Match]) -> Iterator[list[int]]:
-    """A member's rows: one, or several where it has ranges."""
+    """Yield a member's rows: one, or several if it has ranges."""
     if len(member) != len(info.fields):
         raise TableError(
             f"value set {info.name} compares {len(info.fields)} fields, the member has {len(member)}"
@@ -32,7 +32,7 @@ def _words(value: int, width: int) -> list[int]:
 
 
 def _ternaries(owner: str, field: KeyField, match: Match) -> Iterator[tuple[int, int]]:
-    """Values and masks that together are the match."""
+    """Yield values and masks that together are the match."""
     if isinstance(match, Range):
         yield from _prefixes(*ends(owner, field, match), ones(field.width))
     else:
@@ -40,7 +40,7 @@ def _ternaries(owner: str, field: KeyField, match: Match) -> Iterator[tuple[int,
 
 
 def _prefixes(low: int, high: int, full: int) -> Iterator[tuple[int, int]]:
-    """A range as the fewest aligned blocks."""
+    """Yield a range as the fewest aligned blocks."""
     while low <= high:
         size = low & -low or full + 1
         while low + size - 1 > high:

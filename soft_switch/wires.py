@@ -21,7 +21,7 @@ from soft_switch.fault_control import FaultControl
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Be wires until SIGTERM or SIGINT; the exit code is 0 then, 2 if they could not be."""
+    """Run the wires until SIGTERM or SIGINT; return exit code 0 then, 2 if they could not be set up."""
     options = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     with until_signal() as wait:
         try:

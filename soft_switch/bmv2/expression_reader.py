@@ -1,4 +1,4 @@
-"""From JSON values to the expressions and primitives of `soft_switch.bmv2.syntax`."""
+"""Reading of JSON values as the expressions and primitives of `soft_switch.bmv2.syntax`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMED = frozenset({"register_array", "counter_array", "meter_array", "calculatio
 
 
 def read_source(value: Json) -> Source | None:
-    """The place in the P4 source that an object of the JSON carries, if it carries one."""
+    """Read the place in the P4 source that an object of the JSON carries, if it carries one."""
     info = value.get("source_info")
     if not info or "line" not in info:
         return None
@@ -36,7 +36,7 @@ def read_source(value: Json) -> Source | None:
 
 
 class SyntaxReader:
-    """Reads expressions; what it cannot read raises UnsupportedConstruct with the enclosing source place.
+    """Reader of expressions. UnsupportedConstruct, with the enclosing source place, if it cannot read one.
 
     Names refer to headers, stacks, unions (the headers of each) and stacks of unions (the stack that stands
     for each member, by name).
@@ -55,21 +55,21 @@ class SyntaxReader:
         self._union_stacks = union_stacks
 
     def expression(self, value: Json, source: Source | None) -> p4.Expression:
-        """An expression that yields a number or a truth value."""
+        """Read an expression that yields a number or a truth value."""
         operand = self.operand(value, source)
         if isinstance(operand, p4.NOT_VALUES):
             raise UnsupportedConstruct(f"{value['type']} used as a value", source)
         return operand
 
     def header(self, value: Json, source: Source | None) -> p4.HeaderRef:
-        """A reference to a header instance."""
+        """Read a reference to a header instance."""
         operand = self.operand(value, source)
         if not isinstance(operand, (p4.Header, p4.StackElement, p4.HeaderMux)):
             raise UnsupportedConstruct(f"{value['type']} used as a header", source)
         return operand
 
     def field(self, value: Sequence[Any], source: Source | None) -> p4.Field:
-        """A field given as [header, field]."""
+        """Read a field given as [header, field]."""
         header, name = value[0], value[1]
         reference: p4.HeaderRef
         if not isinstance(header, str):
@@ -85,7 +85,7 @@ class SyntaxReader:
         return p4.Field(reference, name)
 
     def operand(self, value: Json, source: Source | None) -> p4.Operand:
-        """Whatever a primitive can take."""
+        """Read any operand that a primitive can take."""
         kind, inner = value["type"], value["value"]
         if kind == "expression":
             return self._operation(inner, source) if "op" in inner else self.operand(inner, source)
@@ -119,7 +119,7 @@ class SyntaxReader:
         raise UnsupportedConstruct(f"operand type {kind}", source)
 
     def primitive(self, value: Json, fallback: Source | None = None) -> p4.Primitive:
-        """One primitive call; `fallback` is the place to name where the call itself has none."""
+        """Read one primitive call; `fallback` is the place to name if the call itself has none."""
         source = read_source(value) or fallback
         if value["op"] in ARITHMETIC:
             return self._arithmetic(str(value["op"]), value["parameters"], source)
@@ -157,7 +157,7 @@ class SyntaxReader:
         return self._union_stacks[name]
 
     def column(self, name: str, member: str, source: Source | None) -> p4.Stack:
-        """The stack that stands for a member of a stack of unions."""
+        """Return the stack that stands for a member of a stack of unions."""
         columns = self._columns(name, source)
         if member not in columns:
             raise ProgramError(f"the header unions of {name} have no member {member}")
@@ -239,7 +239,7 @@ class SyntaxReader:
 
 
 def _any(tests: Sequence[p4.Expression]) -> p4.Expression:
-    """Whether one of several things is so."""
+    """Return the expression that is true if one of the tests is."""
     result: p4.Expression = p4.Bool(False)
     for test in tests:
         result = p4.Binary("or", result, test)

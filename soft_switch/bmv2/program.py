@@ -50,7 +50,7 @@ class HeaderType:
         return next((field for field in self.fields if field.varbit), None)
 
     def field(self, name: str) -> FieldType:
-        """The field of that name."""
+        """Return the field of that name."""
         found = self.numbers.get(name)
         if found is None:
             raise ProgramError(f"header type {self.name} has no field {name}")
@@ -58,7 +58,7 @@ class HeaderType:
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
-        """Where in `fields` each name is."""
+        """The place of each name in `fields`."""
         return {field.name: number for number, field in enumerate(self.fields)}
 
 
@@ -99,7 +99,7 @@ class ParserOp:
 
 @dataclass(frozen=True)
 class Transition:
-    """Where to go when key & mask == value, or the value set has the key; neither is the default."""
+    """A next state, taken if key & mask == value, or if the value set has the key; neither is the default."""
 
     value: int | None
     mask: int | None
@@ -108,7 +108,7 @@ class Transition:
 
     @property
     def is_default(self) -> bool:
-        """Whether the transition asks for nothing."""
+        """True if the transition has no condition."""
         return self.value is None and self.value_set is None
 
 
@@ -132,7 +132,7 @@ class Action:
 
 @dataclass(frozen=True)
 class KeySource:
-    """Where a key component comes from: a field or a header's validity, with a fixed mask."""
+    """The source of a key component: a field or a header's validity, with a fixed mask."""
 
     value: Field | Valid
     mask: int | None
@@ -228,7 +228,7 @@ class Checksum:
 
 @dataclass(frozen=True)
 class LearnList:
-    """What a digest consists of: fields and constants, each with its width in bits."""
+    """The contents of a digest: fields and constants, each with its width in bits."""
 
     name: str
     values: tuple[tuple[Field | Const, int], ...]
@@ -259,7 +259,7 @@ class Bmv2Program:
     learn_lists: Mapping[int, LearnList] = dataclasses.field(default_factory=dict)
 
     def by_name(self, name: str) -> tuple[str, str] | None:
-        """The instance and field that BMv2 finds by a name, "instance.field"; None where it finds none.
+        """Return the instance and field that BMv2 finds by a name, "instance.field"; None if it finds none.
 
         An alias goes before a field that has that name itself (PHV::add_field_alias).
         """

@@ -1,4 +1,4 @@
-"""Reads the BMv2 JSON that p4c writes. What this switch cannot do is refused here or in `compiler`."""
+"""Reader of the BMv2 JSON that p4c writes. It, or `compiler`, refuses what this switch cannot do."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_program(text: bytes) -> bmv2.Bmv2Program:
 
 
 class _Reader:
-    """Reads the parts in the order they refer to each other."""
+    """Reader of the parts, in the order in which they refer to each other."""
 
     def __init__(self, root: Json) -> None:
         self.root = root
@@ -128,7 +128,7 @@ class _Reader:
         return bmv2.HeaderType(item["name"], tuple(fields))
 
     def _columns(self, item: Json) -> Mapping[str, str]:
-        """The stacks that stand for the members of a stack of unions; adds them to the stacks."""
+        """Return the stacks that stand for the members of a stack of unions, and add them to the stacks."""
         by_id = {union["id"]: union["name"] for union in self.root["header_unions"]}
         kinds = {kind["name"]: kind["headers"] for kind in self.root["header_union_types"]}
         unions = [self.unions[by_id[number]] for number in item["header_union_ids"]]
@@ -193,7 +193,7 @@ class _Reader:
         )
 
     def _aliases(self) -> Mapping[str, tuple[str, str]]:
-        """The fields that aliases lead to; in BMv2 an alias can lead to one before it in the alphabet."""
+        """Return the fields that aliases lead to; in BMv2 an alias can lead to an earlier one."""
         given = {str(alias): (str(to[0]), str(to[1])) for alias, to in self.root.get("field_aliases") or ()}
         found: dict[str, tuple[str, str]] = {}
         for alias, (header, field) in sorted(given.items()):
@@ -211,7 +211,7 @@ class _Reader:
         return found
 
     def _profiles(self) -> Sequence[Json]:
-        """The action profiles; in older JSON the table that has one says what it is."""
+        """Return the action profiles; in older JSON the table that has one describes it."""
         result = [item for pipe in self.root["pipelines"] for item in pipe.get("action_profiles", ())]
         for pipe in self.root["pipelines"]:
             for table in pipe["tables"]:
@@ -221,7 +221,7 @@ class _Reader:
         return result
 
     def _selector(self, item: Json) -> bmv2.Calculation:
-        """What chooses the members of a selector's groups; its name is none that P4 can give."""
+        """Return the calculation that chooses the members of a selector's groups; P4 cannot give its name."""
         selector, place = item["selector"], read_source(item)
         inputs = tuple(self._calc_input(part, place) for part in selector["input"])
         return bmv2.Calculation(f"{item['name']} (selector)", selector["algo"], inputs, place)
@@ -266,7 +266,7 @@ class _Reader:
         return MeterInfo(item["name"], size, unit, table)
 
     def _list_fields(self, item: Json) -> Iterator[p4.Field]:
-        """The fields of a field list or learn list; constants in a field list have no effect."""
+        """Yield the fields of a field list or learn list; constants in a field list have no effect."""
         for element in item["elements"]:
             if element["type"] == "field":
                 yield self.syntax.field(element["value"], read_source(item))
@@ -549,7 +549,7 @@ def _size(item: Json, key: str, most: int = MAX_SIZE) -> int:
 
 
 def _value_set(item: Json) -> ValueSetInfo:
-    """Its fields are those of the select that uses it."""
+    """Return a value set with one field for the whole key; the select that uses it gives the real ones."""
     whole = KeyField("field0", "exact", int(item["compressed_bitwidth"]))
     return ValueSetInfo(item["name"], int(item.get("max_size", 0)), (whole,))
 
@@ -582,7 +582,7 @@ def _match(field: KeyField, key: Json) -> Match:
 
 
 def _error_codes(items: Sequence[Sequence[Any]]) -> Mapping[str, int]:
-    """Codes of the errors; core errors that the program lacks get the next free ones, as in BMv2."""
+    """Return the errors' codes; core errors that the program lacks get the next free ones, as in BMv2."""
     codes = {str(name): int(code) for name, code in items}
     following = max(codes.values(), default=-1) + 1
     for name in bmv2.CORE_ERRORS:

@@ -87,7 +87,7 @@ class Lookahead:
 
 @dataclass(frozen=True)
 class StackCount:
-    """How many headers of a stack were extracted; `last` means the index of the last of them."""
+    """The number of headers of a stack that were extracted; with `last`, the index of the last of them."""
 
     stack: str
     last: bool
@@ -95,14 +95,14 @@ class StackCount:
 
 @dataclass(frozen=True)
 class Valid:
-    """Whether a header is valid."""
+    """The validity of a header."""
 
     header: HeaderRef
 
 
 @dataclass(frozen=True)
 class HeadersEqual:
-    """Whether two headers of one type are both valid and have equal fields."""
+    """The equality of two headers of one type: both are valid and have equal fields."""
 
     left: HeaderRef
     right: HeaderRef
@@ -143,7 +143,7 @@ BOOL_BINARY = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or"})
 
 
 def is_bool(expression: Expression) -> bool:
-    """Whether an expression yields a truth value (and not a number)."""
+    """Tell whether an expression yields a truth value (and not a number)."""
     match expression:
         case Bool() | Valid() | HeadersEqual():
             return True
@@ -158,7 +158,7 @@ def is_bool(expression: Expression) -> bool:
 
 
 def operands(expression: Expression) -> tuple[Expression, ...]:
-    """The expressions that an expression is made of."""
+    """Return the expressions that an expression is made of."""
     match expression:
         case Unary(_, operand):
             return (operand,)
@@ -175,7 +175,7 @@ def operands(expression: Expression) -> tuple[Expression, ...]:
 
 
 def header_operands(header: HeaderRef) -> tuple[Expression, ...]:
-    """The expressions that say which header is meant."""
+    """Return the expressions that decide which header is meant."""
     match header:
         case StackElement(_, index):
             return (index,)

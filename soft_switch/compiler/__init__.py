@@ -1,10 +1,10 @@
-"""From a BMv2 program to C++ that does exactly what that program says.
+"""Compilation of a BMv2 program to C++ that does exactly what that program says.
 
-`layout` decides where fields live, `bounds` what values expressions can have; `expressions`, `parser`,
+`layout` decides where fields live, `bounds` which values expressions can have; `expressions`, `parser`,
 `actions`, `tables`, `hashes` and `deparser` each write one part, `program` puts them together.
 
-What g++ cannot see for itself is left out before: `liveness` finds (by `effects` and `flow`) what metadata
-need not be cleared or follow replicas. Each pass earns its keep in time a packet (`python -m bench.process`).
+Two passes leave out what g++ cannot: `liveness` finds (by `effects` and `flow`) which metadata need not be
+cleared or follow replicas. Each pass has to pay in time a packet (`python -m bench.process`).
 `compile_program(optimise=False)` does without, to test against.
 """
 

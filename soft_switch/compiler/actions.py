@@ -19,7 +19,7 @@ ASSIGNMENTS = ("assign", "set", "modify_field")
 
 
 def param_words(widths: Sequence[int]) -> list[tuple[int, int]]:
-    """Where each parameter starts in the words of an entry, and its width."""
+    """Return the first word of each parameter in an entry, and its width."""
     result, at = [], 0
     for width in widths:
         result.append((at, width))
@@ -36,7 +36,7 @@ def write_color(write: ExpressionWriter, target: Place, meter: MeterInfo, cell: 
 
 
 class Primitives:
-    """Writes primitive calls. A new primitive is one method and one line in `_table`."""
+    """Writer of primitive calls. A new primitive is one method and one line in `_table`."""
 
     def __init__(self, program: Bmv2Program, calculations: Calculations) -> None:
         description = program.description
@@ -207,7 +207,7 @@ class Primitives:
 
     @staticmethod
     def _otherwise_zero(call: p4.Primitive, write: ExpressionWriter, target: Place) -> None:
-        """Where the target is left alone: what nothing has set must not show what another packet left."""
+        """Write zero if the target stays unset, or it would show what another packet left there."""
         if id(call) in write.layout.first_writes:
             with write.out.block("else"):
                 write.store(target, p4.Const(0))
@@ -296,7 +296,7 @@ class Primitives:
         write.out("line.send(g.host, LOG_INFO);")
 
     def _assert(self, call: p4.Primitive, write: ExpressionWriter) -> None:
-        """BMv2 aborts; here the packet is dropped, counted and reported."""
+        """Drop, count and report a packet whose condition is false; BMv2 aborts."""
         condition = write.boolean(_expression(call.operands[0], call.source))
         with write.out.block(f"if (!({condition}))"):
             where = f" ({call.source})" if call.source else ""
@@ -325,11 +325,11 @@ class Actions:
         self._primitives = primitives
 
     def ends(self, action_id: int) -> bool:
-        """Whether an action can stop the pipeline."""
+        """Tell whether an action can stop the pipeline."""
         return any(call.op in ENDING for call in self._program.actions[action_id].primitives)
 
     def is_empty(self, action_id: int) -> bool:
-        """Whether an action does nothing."""
+        """Tell whether an action does nothing."""
         return not self._program.actions[action_id].primitives
 
     def declare(self, out: Code, used: frozenset[int]) -> None:
@@ -364,7 +364,7 @@ class Actions:
         return out
 
     def _fuse(self, action: Action, index: int, targets: set[int], writer: ExpressionWriter) -> int:
-        """Write the assignments from there on that can share a loop over their words; where they end."""
+        """Write the assignments from `index` on that can share a loop over words; return where they end."""
         if not self._fuses:
             return index
         group: list[tuple[p4.Field, p4.Expression]] = []

@@ -1,4 +1,4 @@
-"""What values an expression can have: BMv2 computes with integers of any size, machines do not.
+"""Bounds of the values of an expression: BMv2 computes with integers of any size, machines do not.
 
 The bounds say how many words a computation needs to be exact. The bits that can be one (`maybe`) and
 those that must be one (`must`) say more: where no carry can cross from one 64-bit word into the next, a
@@ -16,12 +16,12 @@ MAX_SHIFT = 1 << 12
 
 
 def ones(bits: int) -> int:
-    """A number of that many ones."""
+    """Return a number of that many ones."""
     return (1 << bits) - 1
 
 
 def words(bits: int) -> int:
-    """How many 64-bit words hold that many bits."""
+    """Return how many 64-bit words hold that many bits."""
     return max(1, -(-bits // WORD_BITS))
 
 
@@ -36,7 +36,7 @@ class Bounds:
 
     @property
     def negative(self) -> bool:
-        """Whether the value can be negative; then `maybe` and `must` say nothing."""
+        """True if the value can be negative; then `maybe` and `must` say nothing."""
         return self.low < 0
 
     @property
@@ -48,22 +48,22 @@ class Bounds:
 
 
 def constant(value: int) -> Bounds:
-    """One value."""
+    """Return the bounds of one value."""
     return Bounds(value, value, value, value) if value >= 0 else Bounds(value, value, 0)
 
 
 def unsigned(bits: int) -> Bounds:
-    """Any bit<bits>."""
+    """Return the bounds of a bit<bits>."""
     return Bounds(0, ones(bits), ones(bits))
 
 
 def signed(bits: int) -> Bounds:
-    """Any int<bits>."""
+    """Return the bounds of an int<bits>."""
     return Bounds(-(1 << (bits - 1)), ones(bits - 1), 0)
 
 
 def between(low: int, high: int, maybe: int | None = None, must: int = 0) -> Bounds:
-    """A range, with what is known of its bits."""
+    """Return the bounds of a range, with what is known of its bits."""
     if low < 0:
         return Bounds(low, high, 0)
     limit = ones(high.bit_length())
@@ -71,12 +71,12 @@ def between(low: int, high: int, maybe: int | None = None, must: int = 0) -> Bou
 
 
 def union(a: Bounds, b: Bounds) -> Bounds:
-    """Either of two values."""
+    """Return the bounds of either of two values."""
     return between(min(a.low, b.low), max(a.high, b.high), a.maybe | b.maybe, a.must & b.must)
 
 
 def add(a: Bounds, b: Bounds) -> Bounds:
-    """a + b"""
+    """Return the bounds of a + b."""
     low, high = a.low + b.low, a.high + b.high
     if a.negative or b.negative:
         return between(low, high)
@@ -88,18 +88,18 @@ def add(a: Bounds, b: Bounds) -> Bounds:
 
 
 def subtract(a: Bounds, b: Bounds) -> Bounds:
-    """a - b"""
+    """Return the bounds of a - b."""
     return between(a.low - b.high, a.high - b.low)
 
 
 def multiply(a: Bounds, b: Bounds) -> Bounds:
-    """a * b"""
+    """Return the bounds of a * b."""
     products = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
     return between(min(products), max(products))
 
 
 def bit_and(a: Bounds, b: Bounds) -> Bounds:
-    """a & b"""
+    """Return the bounds of a & b."""
     if a.negative and b.negative:
         return between(-(1 << max(a.bits, b.bits)), ones(max(a.bits, b.bits)))
     if a.negative or b.negative:
@@ -110,7 +110,7 @@ def bit_and(a: Bounds, b: Bounds) -> Bounds:
 
 
 def bit_or(a: Bounds, b: Bounds) -> Bounds:
-    """a | b"""
+    """Return the bounds of a | b."""
     if a.negative or b.negative:
         size = max(a.bits, b.bits)
         return between(-(1 << size), ones(size))
@@ -119,7 +119,7 @@ def bit_or(a: Bounds, b: Bounds) -> Bounds:
 
 
 def bit_xor(a: Bounds, b: Bounds) -> Bounds:
-    """a ^ b"""
+    """Return the bounds of a ^ b."""
     if a.negative or b.negative:
         size = max(a.bits, b.bits)
         return between(-(1 << size), ones(size))
@@ -129,12 +129,12 @@ def bit_xor(a: Bounds, b: Bounds) -> Bounds:
 
 
 def invert(a: Bounds) -> Bounds:
-    """~a"""
+    """Return the bounds of ~a."""
     return between(~a.high, ~a.low)
 
 
 def shift_left(a: Bounds, b: Bounds) -> Bounds:
-    """a << b; amounts beyond MAX_SHIFT are not exact any more."""
+    """Return the bounds of a << b; amounts beyond MAX_SHIFT are no longer exact."""
     least, most = min(max(b.low, 0), MAX_SHIFT), min(max(b.high, 0), MAX_SHIFT)
     if least == most and not a.negative:
         return Bounds(a.low << most, a.high << most, a.maybe << most, a.must << most)
@@ -142,7 +142,7 @@ def shift_left(a: Bounds, b: Bounds) -> Bounds:
 
 
 def shift_right(a: Bounds, b: Bounds) -> Bounds:
-    """a >> b"""
+    """Return the bounds of a >> b."""
     least, most = max(b.low, 0), max(b.high, 0)
     if least == most and not a.negative:
         return Bounds(a.low >> most, a.high >> most, a.maybe >> most, a.must >> most)
@@ -151,18 +151,18 @@ def shift_right(a: Bounds, b: Bounds) -> Bounds:
 
 
 def saturate(a: Bounds, low: int, high: int) -> Bounds:
-    """a, but not outside low..high"""
+    """Return the bounds of a, limited to low..high."""
     return between(min(max(a.low, low), high), min(max(a.high, low), high))
 
 
 def wrap_signed(a: Bounds, bits: int) -> Bounds:
-    """a as int<bits>"""
+    """Return the bounds of a as int<bits>."""
     limit = signed(bits)
     return a if limit.low <= a.low and a.high <= limit.high else limit
 
 
 def no_carry(a: Bounds, b: Bounds, count: int) -> bool:
-    """Whether a + b, modulo `count` words, carries nothing from one word into the next."""
+    """Tell whether a + b, modulo `count` words, carries nothing from one word into the next."""
     if count == 1:
         return True
     if a.negative or b.negative:
@@ -171,7 +171,7 @@ def no_carry(a: Bounds, b: Bounds, count: int) -> bool:
 
 
 def no_borrow(a: Bounds, b: Bounds, count: int) -> bool:
-    """Whether a - b, modulo `count` words, borrows nothing from one word for the next."""
+    """Tell whether a - b, modulo `count` words, borrows nothing from one word for the next."""
     if count == 1:
         return True
     if a.negative or b.negative:
@@ -180,7 +180,7 @@ def no_borrow(a: Bounds, b: Bounds, count: int) -> bool:
 
 
 def stays_left(a: Bounds, amount: int, count: int, kept: int = -1) -> bool:
-    """Whether no `kept` bit of a << amount, modulo `count` words, comes from another word."""
+    """Tell whether no `kept` bit of a << amount, modulo `count` words, comes from another word."""
     if not 0 <= amount < WORD_BITS or a.negative:
         return False
     maybe, low = a.maybe << amount, ones(amount)
@@ -188,7 +188,7 @@ def stays_left(a: Bounds, amount: int, count: int, kept: int = -1) -> bool:
 
 
 def stays_right(a: Bounds, amount: int, count: int, kept: int = -1) -> bool:
-    """The same of a >> amount; `a` has to fit into those words."""
+    """Tell the same of a >> amount; `a` has to fit into those words."""
     if not 0 <= amount < WORD_BITS or a.negative or a.bits > WORD_BITS * count:
         return False
     maybe, high = a.maybe >> amount, WORD_MASK & ~(WORD_MASK >> amount)

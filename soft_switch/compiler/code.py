@@ -25,7 +25,7 @@ class Code:
 
     @contextmanager
     def block(self, head: str = "", tail: str = "") -> Iterator[None]:
-        """Braces around what is added inside."""
+        """Put braces around what is added inside."""
         self(f"{head} {{".lstrip())
         self._indent += 1
         yield
@@ -33,27 +33,27 @@ class Code:
         self("}" + tail)
 
     def name(self, prefix: str = "t") -> str:
-        """A new local name."""
+        """Return a new local name."""
         self._names += 1
         return f"{prefix}{self._names}"
 
     def text(self) -> str:
-        """Everything added so far."""
+        """Return everything added so far."""
         return "\n".join(self.lines)
 
 
 def word(value: int) -> str:
-    """A 64-bit constant; a shorter one would make `~` and `-` of constants compute with fewer bits."""
+    """Return a 64-bit constant; with a shorter one, `~` and `-` of constants would have fewer bits."""
     return f"{value}ull" if value < 10 else f"0x{value:X}ull"
 
 
 def comment(text: str) -> str:
-    """Text from the program, fit for a one-line comment."""
+    """Return text from the program as a one-line comment."""
     return "// " + text.replace("\n", " ").replace("\\", "/")
 
 
 def string(text: str) -> str:
-    """A C++ string literal."""
+    """Return a C++ string literal."""
     escaped = "".join(
         chr(byte) if 32 <= byte < 127 and byte not in b'"\\?' else f"\\{byte:03o}"
         for byte in text.encode(errors="replace")

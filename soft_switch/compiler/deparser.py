@@ -13,7 +13,7 @@ from soft_switch.errors import UnsupportedConstruct
 
 
 class DeparserWriter:
-    """Writes `verify_checksums`, `update_checksums` and `deparse`."""
+    """Writer of `verify_checksums`, `update_checksums` and `deparse`."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DeparserWriter:
         self._deparse()
 
     def _statements(self) -> None:
-        """What the deparser does before it emits headers."""
+        """Write the statements that the deparser runs before it emits headers."""
         out = self._out
         with out.block("static void deparser_statements(Program& g, Phv& p, Context& c)"):
             for call in self._program.deparser_primitives:

@@ -1,10 +1,10 @@
-"""What statements read and write, as far as it matters for metadata.
+"""Reads and writes of statements, as far as they matter for metadata.
 
 A variable is a field of a metadata instance: p4c puts every local variable of a P4 program there. Only
 writes that happen whenever the statement is reached count as writes.
 
 `register.read` and `meter.execute_meter` beyond the end and `random` without a range leave their target
-alone. Where nothing can have written it before, it stays zero, which counts as a write: the generated code
+alone. If nothing can have written it before, it stays zero, which counts as a write: the generated code
 sets it to zero.
 """
 
@@ -42,14 +42,14 @@ DROPS = frozenset({"mark_to_drop", "drop"})
 
 @dataclass(frozen=True)
 class Effects:
-    """Variables that a piece of code reads before it writes them, and those it certainly writes."""
+    """The variables that a piece of code reads before it writes them, and those it certainly writes."""
 
     reads: frozenset[Variable]
     writes: frozenset[Variable]
 
 
 def sequence(parts: Iterable[Effects]) -> Effects:
-    """One piece of code after the other."""
+    """Return the effects of pieces of code, one after the other."""
     reads: set[Variable] = set()
     writes: set[Variable] = set()
     for part in parts:
@@ -59,11 +59,11 @@ def sequence(parts: Iterable[Effects]) -> Effects:
 
 
 def marks_to_drop(call: p4.Primitive, program: Bmv2Program) -> Mapping[str, Variable]:
-    """The fields that a `mark_to_drop` or `drop` writes, by what they are: egress_spec and mcast_grp.
+    """Return the fields that a `mark_to_drop` or `drop` writes, under the keys egress_spec and mcast_grp.
 
     `mark_to_drop` takes those of the header it is given, a copy of standard_metadata in a control that was
     inlined; without egress_spec it does nothing. `drop`, and a `mark_to_drop` of before 2019, are given
-    none and find them by name.
+    no header and find them by name.
     """
     target = call.operands[0] if call.operands else None
     if not isinstance(target, p4.Header):
@@ -76,7 +76,7 @@ def marks_to_drop(call: p4.Primitive, program: Bmv2Program) -> Mapping[str, Vari
 
 
 class EffectsFinder:
-    """Finds the effects of expressions, primitives and actions of one program."""
+    """Finder of the effects of expressions, primitives and actions of one program."""
 
     def __init__(self, program: Bmv2Program) -> None:
         self._program = program
@@ -95,7 +95,7 @@ class EffectsFinder:
         return first_writes(self._program, self.targets)
 
     def targets(self, call: p4.Primitive) -> frozenset[Variable]:
-        """What a primitive call can write."""
+        """Return the variables that a primitive call can write."""
         target = call.operands[0] if call.operands else None
         if call.op in DROPS:
             marked = marks_to_drop(call, self._program)
@@ -108,7 +108,7 @@ class EffectsFinder:
         return frozenset()
 
     def variables(self, expression: p4.Expression) -> frozenset[Variable]:
-        """What an expression reads."""
+        """Return the variables that an expression reads."""
         key = id(expression)
         if key not in self._cache:
             self._cache[key] = expression, frozenset(self._variables(expression))
@@ -129,7 +129,7 @@ class EffectsFinder:
             yield from self.variables(part)
 
     def _header(self, header: p4.HeaderRef) -> Iterator[Variable]:
-        """What is read where the fields of a header are."""
+        """Yield the variables that are read for all fields of a header."""
         yield from self._reference(header)
         if isinstance(header, p4.HeaderMux):
             yield from self._header(header.left)
@@ -138,7 +138,7 @@ class EffectsFinder:
             yield from self._fields(header.name)
 
     def operand(self, operand: p4.Operand) -> frozenset[Variable]:
-        """What an operand that is read, reads."""
+        """Return the variables that reading an operand reads."""
         match operand:
             case p4.Header() | p4.StackElement() | p4.HeaderMux():
                 return frozenset(self._header(operand))
@@ -157,7 +157,7 @@ class EffectsFinder:
                 yield header, field.name
 
     def calculation(self, calculation: Calculation) -> frozenset[Variable]:
-        """What a hash or checksum reads."""
+        """Return the variables that a hash or checksum reads."""
         found: set[Variable] = set()
         for part in calculation.inputs:
             if isinstance(part.value, p4.Field):
@@ -167,13 +167,13 @@ class EffectsFinder:
         return frozenset(found)
 
     def table(self, table: Table) -> frozenset[Variable]:
-        """What a table reads: its key, and what its action selector hashes."""
+        """Return the variables that a table reads: in its key, and in its action selector's hash."""
         selector = self._program.selectors.get(table.info.profile or "")
         chosen = frozenset() if selector is None else self.calculation(self._program.calculations[selector])
         return chosen.union(*(self.variables(key.value) for key in table.keys))
 
     def at_end(self) -> frozenset[Variable]:
-        """What is read when a pipeline ends: by digests and for what copies of a packet keep."""
+        """Return the variables read at a pipeline's end: by digests, and for what copies of a packet keep."""
         found: set[Variable] = set()
         for fields in self._program.field_lists.values():
             found = found.union(*(self.variables(item) for item in fields))
@@ -182,7 +182,7 @@ class EffectsFinder:
         return frozenset(found)
 
     def primitive(self, call: p4.Primitive) -> Effects:
-        """The effects of one primitive call."""
+        """Return the effects of one primitive call."""
         if call.op in DROPS:
             return Effects(frozenset(), self.targets(call))
         reads: set[Variable] = set()
@@ -200,7 +200,7 @@ class EffectsFinder:
         return Effects(frozenset(reads), writes)
 
     def action(self, action: Action) -> Effects:
-        """The effects of an action; behind a jump nothing is certain."""
+        """Return the effects of an action; behind a jump nothing is certain."""
         parts: list[Effects] = []
         jumped = False
         for call in action.primitives:

@@ -34,7 +34,7 @@ class Constants:
         self._names: dict[tuple[int, ...], str] = {}
 
     def name(self, value: int, count: int) -> str:
-        """The C++ array with the low `count` words of a value."""
+        """Return the C++ array with the low `count` words of a value."""
         key = tuple(value >> (64 * i) & b.WORD_MASK for i in range(count))
         return self._names.setdefault(key, f"K{len(self._names)}")
 
@@ -45,7 +45,7 @@ class Constants:
 
 
 class ExpressionWriter:
-    """Writes expressions of one C++ function; operands that need statements go to `out` first."""
+    """Writer of expressions of one C++ function; operands that need statements go to `out` first."""
 
     def __init__(
         self, layout: Layout, constants: Constants, out: Code, params: Sequence[tuple[int, int]] = ()
@@ -61,7 +61,7 @@ class ExpressionWriter:
     # Places
 
     def header(self, reference: p4.HeaderRef) -> HeaderPlace:
-        """The header a reference denotes; an index beyond the stack denotes its spare element."""
+        """Return the header of a reference; an index beyond the stack means its spare element."""
         if isinstance(reference, p4.Header):
             return self.layout.headers[reference.name]
         if isinstance(reference, p4.HeaderMux):
@@ -86,7 +86,7 @@ class ExpressionWriter:
         return HeaderPlace(f"{name}h", f"{name}v", left.type)
 
     def header_type(self, reference: p4.HeaderRef) -> HeaderType:
-        """The type of a header, without code for an index."""
+        """Return the type of a header, without code for an index."""
         match reference:
             case p4.Header(name):
                 return self.layout.headers[name].type
@@ -96,7 +96,7 @@ class ExpressionWriter:
                 return self.layout.stacks[stack].type
 
     def place(self, field: p4.Field | p4.LastField | Place) -> Place:
-        """The field to read or write."""
+        """Return the field to read or write."""
         if isinstance(field, Place):
             return field
         if isinstance(field, p4.Field):
@@ -106,7 +106,7 @@ class ExpressionWriter:
         return self.layout.field(stack.element(index), field.field)
 
     def _static_place(self, field: p4.Field | p4.LastField) -> Place:
-        """Width and sign of a field, without code for an index."""
+        """Return width and sign of a field, without code for an index."""
         if isinstance(field, p4.LastField):
             header_type = self.layout.stacks[field.stack].type
         elif isinstance(field.header, p4.Header):
@@ -118,7 +118,7 @@ class ExpressionWriter:
     # Bounds
 
     def bounds(self, expression: Value) -> Bounds:
-        """The values an expression that yields a number can have."""
+        """Return the bounds of the values of an expression that yields a number."""
         if not isinstance(expression, COMPOSITE):
             return self._bounds(expression)
         known = self._known.get(id(expression))
@@ -194,7 +194,7 @@ class ExpressionWriter:
     # Truth values
 
     def boolean(self, expression: Value) -> str:
-        """A C++ expression of type bool."""
+        """Return a C++ expression of type bool."""
         match expression:
             case p4.Bool(value):
                 return "true" if value else "false"
@@ -259,11 +259,14 @@ class ExpressionWriter:
     # Numbers
 
     def value(self, expression: Value, count: int) -> str:
-        """A C++ expression for the value modulo 2^(64 count): uint64_t for one word, else Wide<count>."""
+        """Return a C++ expression for the value modulo 2^(64 count).
+
+        Its type is uint64_t for one word, else Wide<count>.
+        """
         return self._narrow(expression) if count == 1 else self._wide(expression, count)
 
     def hoist(self, expression: Value, count: int) -> str:
-        """The value in a local variable (or where it is stored), so that it is computed once."""
+        """Return the value in a local variable (or where it is stored), so that it is computed once."""
         text = self.value(expression, count)
         if text.replace("_", "").isalnum() or (count > 1 and isinstance(expression, p4.Field)):
             return text
@@ -358,7 +361,7 @@ class ExpressionWriter:
                 return f"from_unsigned<{count}>({self.boolean(expression)})"
 
     def fuse(self, group: Sequence[tuple[p4.Field, p4.Expression]], count: int) -> None:
-        """Assignments one after the other, each of which `fusible` allows, as one loop over words."""
+        """Write assignments one after the other, each of which `fusible` allows, as one loop over words."""
         with self.out.block(f"for (int i = 0; i < {count}; i++)"):
             for target, expression in group:
                 name = self.out.name("l")
@@ -369,17 +372,17 @@ class ExpressionWriter:
         self.forget()
 
     def let(self, target: p4.Field, expression: p4.Expression, name: str) -> None:
-        """Inside a fused loop: from here on the field has that value, and word i of it that name."""
+        """Note, inside a fused loop, that the field has that value from here on; its word i has that name."""
         self._locals[target] = name, b.bit_and(self.bounds(expression), self._static_place(target).bounds)
         self._known.clear()  # other statements may have the same expressions
 
     def forget(self) -> None:
-        """No loop is being written."""
+        """Forget the names of a loop, which has been written."""
         self._locals.clear()
         self._known.clear()
 
     def fusible(self, target: p4.Field | p4.LastField, expression: p4.Expression) -> int:
-        """The words of an assignment whose words are computed side by side, without anything else; else 0."""
+        """Return an assignment's words if they can be computed side by side, without anything else, or 0."""
         if not isinstance(target, p4.Field) or not isinstance(target.header, p4.Header):
             return 0
         place = self._static_place(target)
@@ -408,7 +411,7 @@ class ExpressionWriter:
                 return False
 
     def parallel(self, expression: Value, count: int) -> bool:
-        """Whether, at the top of the expression, word i of the value needs words i of the operands only."""
+        """Tell whether word i of the expression's top operation needs words i of the operands only."""
         return count > 1 and self._parallel(expression, count)
 
     def _parallel(self, expression: Value, count: int) -> bool:
@@ -434,7 +437,7 @@ class ExpressionWriter:
     def _masked_shift(
         self, expression: p4.Expression, mask: int, count: int
     ) -> tuple[str, p4.Expression, int] | None:
-        """The operator and operands of a shift of which the mask keeps nothing from other words."""
+        """Return operator and operands of a shift if the mask keeps nothing from other words."""
         match self._whole(expression, count):
             case p4.Binary("<<" | ">>" as op, left, p4.Const(amount)):
                 return (op, left, amount) if self._stays(op, left, amount, count, mask) else None
@@ -442,7 +445,7 @@ class ExpressionWriter:
                 return None
 
     def _whole(self, expression: p4.Expression, count: int) -> p4.Expression:
-        """The expression without masks that keep its low `count` words."""
+        """Return the expression without masks that keep its low `count` words."""
         while isinstance(expression, p4.Binary) and expression.op == "&":
             if not self._keeps(expression.left, expression.right, count):
                 break
@@ -450,12 +453,12 @@ class ExpressionWriter:
         return expression
 
     def _stays(self, op: str, left: p4.Expression, amount: int, count: int, kept: int = -1) -> bool:
-        """Whether a shift moves nothing from one word into another, but for what is not `kept` of it."""
+        """Tell whether a shift moves no bit in `kept` from one word into another."""
         stays = b.stays_left if op == "<<" else b.stays_right
         return stays(self.bounds(left), amount, count, kept)
 
     def word(self, expression: Value, count: int) -> str:
-        """Word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
+        """Return word i of the value modulo 2^(64 count), as C++ inside a loop over i."""
         match expression:
             case p4.Const(value):
                 parts = {value >> (64 * i) & b.WORD_MASK for i in range(count)}
@@ -483,7 +486,7 @@ class ExpressionWriter:
                 return f"{self.hoist(expression, count)}.w[i]"
 
     def _keeps(self, left: p4.Expression, mask: p4.Expression, count: int) -> bool:
-        """Whether `left & mask` has the low `count` words of `left`."""
+        """Tell whether `left & mask` has the low `count` words of `left`."""
         if not isinstance(mask, p4.Const):
             return False
         low = b.ones(64 * count)
@@ -502,7 +505,7 @@ class ExpressionWriter:
         return f"shl({self.value(left, count)}, {self._amount(right)})"
 
     def _amount(self, right: p4.Expression) -> str:
-        """A shift's amount as one word; amounts too great for one are as good as the greatest."""
+        """Return a shift's amount as one word; amounts too great for it count as the greatest."""
         bounds = self.bounds(right)
         count = b.words(bounds.bits)
         if count == 1:
@@ -511,7 +514,7 @@ class ExpressionWriter:
         return f"(equal({name}, from_unsigned<{count}>({name}.w[0])) ? {name}.w[0] : ~uint64_t(0))"
 
     def _exact(self, op: str, left: p4.Expression, right: p4.Expression, count: int) -> str:
-        """Operations that need all of their operands, computed in as many words as that takes."""
+        """Write an operation that needs all of its operands, in as many words as that takes."""
         bounds = self.bounds(left)
         bits = bounds.bits
         if op in ("/", "%"):
@@ -541,7 +544,7 @@ class ExpressionWriter:
 
     @staticmethod
     def _part(text: str, amount: int, size: int, count: int) -> str:
-        """`count` words of a wide value that is shifted to the right by a constant."""
+        """Return `count` words of a wide value that is shifted to the right by a constant."""
         if amount >= 64 * size:
             return "uint64_t(0)" if count == 1 else f"Wide<{count}>{{}}"
         return f"word_at<{amount}>({text})" if count == 1 else f"part<{count}, {amount}>({text})"

@@ -18,7 +18,7 @@ MOST = 64  # entries to try one after the other; a lookup finds one of many fast
 
 
 def fixed_entries(program: Bmv2Program, layouts: Mapping[str, TableLayout]) -> dict[str, list[FixedEntry]]:
-    """The entries of each such table, the one that wins first."""
+    """Return the entries of each such table, the one that wins first."""
     try:
         return {name: _entries(program, layout) for name, layout in layouts.items() if _is_fixed(layout)}
     except TableError as error:
@@ -26,7 +26,7 @@ def fixed_entries(program: Bmv2Program, layouts: Mapping[str, TableLayout]) -> d
 
 
 def _is_fixed(layout: TableLayout) -> bool:
-    """Whether nothing but the key decides, and nothing is kept for each entry."""
+    """Tell whether the key alone decides, and nothing is kept for each entry."""
     table, info = layout.table, layout.table.info
     kept = info.has_direct_counter or info.has_idle_timeout or table.direct_meter is not None
     return 0 < len(info.entries) <= MOST and not (kept or layout.ranges or layout.profile is not None)

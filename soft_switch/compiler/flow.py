@@ -16,7 +16,7 @@ JUMPS = frozenset({"_jump", "_jump_if_zero"})
 
 
 def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
-    """All ways out of all nodes; None is the end of the pipeline."""
+    """Yield all edges out of all nodes; None is the end of the pipeline."""
     for item in pipeline.conditionals:
         yield item.name, None, item.true_next
         yield item.name, None, item.false_next
@@ -36,7 +36,7 @@ def edges(program: Bmv2Program, pipeline: Pipeline) -> Iterator[Edge]:
 
 
 def as_number(bits: dict[Variable, int], variables: Iterable[Variable]) -> int:
-    """A set as a number: each variable has a bit, kept in `bits`, where new ones get the next."""
+    """Return a set as a number: each variable has a bit, kept in `bits`, where new ones get the next."""
     result = 0
     for variable in variables:
         result |= 1 << bits.setdefault(variable, len(bits))
@@ -44,10 +44,10 @@ def as_number(bits: dict[Variable, int], variables: Iterable[Variable]) -> int:
 
 
 def first_writes(program: Bmv2Program, targets: Callable[[Primitive], frozenset[Variable]]) -> frozenset[int]:
-    """The `id` of each primitive call before which no way through the program writes what it writes.
+    """Return the `id` of each primitive call whose targets no way through the program has written before.
 
-    `targets` says what a call can write; the parser counts as if it wrote everything it can write,
-    and so do the meters of tables and what copies of a packet keep.
+    `targets` says what a call can write. The parser counts as if it wrote everything it can write, and so do
+    the meters of tables and what copies of a packet keep.
     """
     bits: dict[Variable, int] = {}
     number = partial(as_number, bits)

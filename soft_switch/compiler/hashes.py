@@ -37,11 +37,11 @@ class Calculations:
                 raise UnsupportedConstruct(f"hash algorithm {item.algorithm}", item.source)
 
     def call(self, name: str) -> str:
-        """C++ that computes a calculation."""
+        """Return C++ that computes a calculation."""
         return f"calc{self._numbers[name]}(p, c)"
 
     def bits(self, name: str) -> int:
-        """Bits of a calculation's result."""
+        """Return the bits of a calculation's result."""
         return ALGORITHMS[self._items[self._numbers[name]].algorithm][1]
 
     def declare(self, out: Code) -> None:
@@ -76,7 +76,7 @@ class Calculations:
         out("state.add(buffer, size_t(q - buffer));")
 
     def _bit_by_bit(self, out: Code, runs: Sequence[tuple[str | None, list[Bits]]]) -> None:
-        """Where a header that is not valid shifts what follows by less than a byte."""
+        """Write inputs bit by bit: a header that is not valid shifts what follows by less than a byte."""
         out("unsigned offset = 0;\nstd::memset(buffer, 0, sizeof buffer);")
         for valid, run in runs:
             with out.block("" if valid is None else f"if ({valid})"):
@@ -90,7 +90,7 @@ class Calculations:
         out("state.add(buffer, (offset + 7) / 8);")
 
     def _runs(self, item: Calculation) -> list[tuple[str | None, list[Bits]]]:
-        """Inputs that follow each other and are there under the same condition."""
+        """Return runs of inputs that follow each other and are there under the same condition."""
         runs: list[tuple[str | None, list[Bits]]] = []
 
         def add(valid: str | None, bits: Sequence[Bits]) -> None:
@@ -123,7 +123,7 @@ class Calculations:
 
 
 def _split(run: Sequence[Bits]) -> list[list[Bits]]:
-    """Varbit fields by themselves, what is between them together."""
+    """Split a run: each varbit field by itself, the fields between them together."""
     parts: list[list[Bits]] = []
     for bits in run:
         if parts and not bits.varbit and not parts[-1][-1].varbit:

@@ -1,4 +1,4 @@
-"""Where headers, metadata and stacks live in the C++ program, and how fields are named there."""
+"""Places of headers, metadata and stacks in the C++ program, and names of fields there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from soft_switch.compiler.liveness import Liveness
 
 
 def field_type(field: FieldType) -> str:
-    """The C++ type of a field."""
+    """Return the C++ type of a field."""
     return f"Varbit<{field.width // 8}>" if field.varbit else c_type(field.width)
 
 
 def c_type(width: int) -> str:
-    """The C++ type that holds a field of that width."""
+    """Return the C++ type that holds a field of that width."""
     for size in (8, 16, 32, 64):
         if width <= size:
             return f"uint{size}_t"
@@ -69,7 +69,7 @@ class HeaderPlace:
         return f"{fixed}u"
 
     def mark_valid(self) -> str:
-        """C++ that makes it valid."""
+        """Return C++ that makes it valid."""
         return "".join(f"{other} = 0;\n" for other in self.others) + f"{self.valid} = 1;"
 
 
@@ -88,7 +88,7 @@ class StackPlace:
     others: tuple[int, ...] = ()
 
     def element(self, index: str, name: str | None = None) -> HeaderPlace:
-        """The header at an index."""
+        """Return the header at an index."""
         others = tuple(f"p.v[{first} + {index}]" for first in self.others)
         valid = f"p.v[{self.first_valid} + {index}]"
         return HeaderPlace(f"{self.array}[{index}]", valid, self.type, name, others)
@@ -166,11 +166,11 @@ class Layout:
         return self._types.setdefault(header_type.name, len(self._types))
 
     def type_name(self, header_type: HeaderType) -> str:
-        """The C++ struct of a header type."""
+        """Return the C++ struct of a header type."""
         return f"T{self._types[header_type.name]}"
 
     def field(self, header: HeaderPlace, name: str) -> Place:
-        """A field of a header."""
+        """Return a field of a header."""
         if name == VALID:
             return Place("1" if header.valid is None else header.valid, 1, False)
         if header.valid is None and header.name is not None:
@@ -178,7 +178,7 @@ class Layout:
         return _place(f"{header.text}.f{header.type.numbers[name]}", header.type.field(name))
 
     def find(self, header: str, field: str) -> Place | None:
-        """A field by names, if the program has it."""
+        """Return a field by names, if the program has it."""
         place = self.headers.get(header)
         if place is None or all(item.name != field for item in place.type.fields):
             return None
@@ -221,7 +221,10 @@ class Layout:
                 out(f"    if (p.v[{stack.first_valid} + i]) to.s{index}[i] = p.s{index}[i];")
 
     def _varbit_sizes(self) -> list[str]:
-        """The sizes of all varbit fields in headers; a header that was not extracted has an empty one."""
+        """Return the sizes of all varbit fields in headers.
+
+        A header that was not extracted has an empty one.
+        """
         stacks = [
             stack.element(str(index)) for stack in self.stacks.values() for index in range(stack.depth + 1)
         ]
@@ -237,7 +240,7 @@ def _place(text: str, field: FieldType) -> Place:
 
 
 def field_offsets(header_type: HeaderType) -> list[tuple[int, FieldType]]:
-    """Fields with their bit offset in the packet, where a varbit field is empty."""
+    """Return fields with their bit offset in the packet, where a varbit field is empty."""
     offset, result = 0, []
     for field in header_type.fields:
         result.append((offset, field))

@@ -1,4 +1,4 @@
-"""Which metadata has to be cleared for a packet, and which has to follow its replicas.
+"""Metadata that has to be cleared for a packet, and metadata that has to follow its replicas.
 
 Most metadata is p4c's: locals of P4 controls that are written before they are read. Clearing and copying
 them for every packet would cost more than the program itself. A field needs clearing only if on some way
@@ -42,7 +42,7 @@ class _Way:
 
 
 def everything(program: Bmv2Program) -> Liveness:
-    """What needs no analysis: clear and copy all."""
+    """Return the liveness that needs no analysis: clear and copy all."""
     variables = frozenset(
         (name, field.name)
         for name, item in program.header_instances.items()
@@ -71,7 +71,7 @@ def find_liveness(program: Bmv2Program) -> Liveness:
 
 
 def _reads(program: Bmv2Program, finder: EffectsFinder) -> Iterator[frozenset[Variable]]:
-    """What parser, pipelines and deparser read."""
+    """Yield the variables that parser, pipelines and deparser read."""
     for state in program.parser_states.values():
         yield from (effects.reads for effects in parser_effects(finder, state))
     for pipeline in program.pipelines.values():
@@ -83,7 +83,7 @@ def _reads(program: Bmv2Program, finder: EffectsFinder) -> Iterator[frozenset[Va
 
 
 def parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effects]:
-    """The effects of a parser state, one after the other."""
+    """Yield the effects of a parser state's operations, one after the other."""
     for op in state.ops:
         reads: set[Variable] = set()
         writes: frozenset[Variable] = frozenset()
@@ -101,7 +101,7 @@ def parser_effects(finder: EffectsFinder, state: ParserState) -> Iterator[Effect
 
 
 def checksum_reads(program: Bmv2Program, finder: EffectsFinder, which: str) -> frozenset[Variable]:
-    """What checksums read when they "verify" or "update"."""
+    """Return the variables that checksums read when they "verify" or "update"."""
     reads: set[Variable] = set()
     for item in program.checksums:
         if getattr(item, which):
@@ -114,7 +114,7 @@ def checksum_reads(program: Bmv2Program, finder: EffectsFinder, which: str) -> f
 
 
 def _ways(program: Bmv2Program, finder: EffectsFinder, pipeline: Pipeline) -> Mapping[str, list[_Way]]:
-    """The ways through each node of a pipeline."""
+    """Return the ways through each node of a pipeline."""
     effects = {number: finder.action(action) for number, action in program.actions.items()}
     ends = {n for n, action in program.actions.items() if any(c.op in ENDING for c in action.primitives)}
     reads: dict[str, frozenset[Variable]] = {}
@@ -138,7 +138,7 @@ def _ways(program: Bmv2Program, finder: EffectsFinder, pipeline: Pipeline) -> Ma
 def _live(
     first: str | None, nodes: Mapping[str, list[_Way]], at_end: frozenset[Variable]
 ) -> frozenset[Variable]:
-    """What is live at the start, given what is live at the end."""
+    """Return the variables live at the start, given those live at the end."""
     bits: dict[Variable, int] = {}
     number = partial(as_number, bits)
     ways_of = {

@@ -1,4 +1,4 @@
-"""Fields into bytes and back, with offsets known when the code is written."""
+"""Packing of fields into bytes and back, with offsets known when the code is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Bits:
 
 
 def write_bytes(out: Code, base: str, items: Sequence[Bits]) -> int:
-    """Write items one after the other; the bytes that they take, for their widths sum to whole ones."""
+    """Write items one after the other; return the bytes that they take. Their widths sum to whole bytes."""
     offset, group = 0, list[Bits]()
     for item in items:
         if item.width == 0:
@@ -57,7 +57,7 @@ def _write_group(out: Code, base: str, at: int, group: Sequence[Bits], size: int
 
 
 def constant_bits(value: int, width: int) -> Bits:
-    """A constant as something to write."""
+    """Return a constant as something to write."""
     value &= (1 << width) - 1
     if width <= WORD_BITS:
         return Bits(f"uint64_t({word(value)})", width)
@@ -67,7 +67,7 @@ def constant_bits(value: int, width: int) -> Bits:
 
 
 def declare_codecs(out: Code, layout: Layout, header_type: HeaderType) -> None:
-    """Functions that read a header from a packet and write it."""
+    """Write the functions that read a header from a packet and write it."""
     name = layout.type_name(header_type)
     offsets = field_offsets(header_type)
     if header_type.varbit is not None:
@@ -93,7 +93,7 @@ def declare_codecs(out: Code, layout: Layout, header_type: HeaderType) -> None:
 
 
 def _declare_varbit_codecs(out: Code, name: str, offsets: Sequence[tuple[int, FieldType]]) -> None:
-    """The same for a header with a varbit field: the fields behind it move by whole bytes."""
+    """Write the same for a header with a varbit field: the fields behind it move by whole bytes."""
     with out.block(f"static P4_INLINE void extract(const uint8_t* q, {name}& h, uint32_t size)"):
         for index, (offset, field) in enumerate(offsets):
             at = f"q + {offset // 8}"

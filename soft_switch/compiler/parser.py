@@ -19,7 +19,7 @@ MAX_INT = (1 << 31) - 1
 
 
 class ParserExpressionWriter(ExpressionWriter):
-    """Expressions in parser states can look ahead in the packet."""
+    """Writer of expressions in parser states, which can look ahead in the packet."""
 
     def _lookahead(self, expression: p4.Lookahead) -> str:
         end = -(-(expression.offset + expression.width) // 8)
@@ -34,7 +34,7 @@ class ParserExpressionWriter(ExpressionWriter):
 
 
 class ParserWriter:
-    """Writes the function `parse(g, p, c)`, which leaves the rest of the packet as the payload."""
+    """Writer of the function `parse(g, p, c)`, which leaves the rest of the packet as the payload."""
 
     def __init__(self, program: Bmv2Program, writer: ParserExpressionWriter, primitives: Primitives) -> None:
         self._program = program
@@ -121,7 +121,7 @@ class ParserWriter:
         out(f"at += {bits} / 8, left -= uint32_t({bits} / 8);")
 
     def _transitions(self, state: ParserState) -> None:
-        """The key is compared component by component; in the JSON each is padded to whole bytes."""
+        """Write the key's comparison, part by part; in the JSON each part is padded to whole bytes."""
         out, write = self._out, self._write
         default = next((t.next_state for t in state.transitions if t.is_default), None)
         keys: list[tuple[str, int, int]] = []  # C++ text, words, padded width
@@ -151,7 +151,7 @@ class ParserWriter:
         out(self._goto(default))
 
     def _key_part(self, part: p4.Expression, width: int, count: int) -> str:
-        """A component's bits, without sign."""
+        """Return a component's bits, without sign."""
         if isinstance(part, (p4.Field, p4.LastField)):
             stored = self._write.place(part)
             return self._write.hoist(Place(stored.text, width, False), count)

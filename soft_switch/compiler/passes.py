@@ -1,7 +1,7 @@
-"""From a frame to its copies on ports, as in targets/simple_switch/simple_switch.cpp.
+"""The passes of a frame up to its copies on ports, as in targets/simple_switch/simple_switch.cpp.
 
 At the end of ingress, in this order: clone, digest, resubmit, multicast, drop, unicast. At the end of egress:
-clone, drop, deparser, recirculate. What a program does not use is not generated.
+clone, drop, deparser, recirculate. Code is generated only for what a program uses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_DIGEST_BYTES = 8192
 
 
 class PassWriter:
-    """Writes `process` and what it takes."""
+    """Writer of `process` and of what it needs."""
 
     def __init__(self, program: Bmv2Program, layout: Layout, standard: StandardMetadata) -> None:
         self._program = program
@@ -51,12 +51,12 @@ class PassWriter:
         self._priority = standard.is_written("priority", written)
 
     def includes(self, out: Code) -> None:
-        """Headers beyond those of every program."""
+        """Write the includes beyond those of every program."""
         if self._waits:
             out('#include "passes.h"')
 
     def members(self, out: Code) -> None:
-        """What the program has to remember."""
+        """Write the members that the program has to remember."""
         out("Phv phv, copy_phv;")
         if self._clone:
             out("Phv clone_phv;")
@@ -64,11 +64,11 @@ class PassWriter:
             out("Passes<Phv> passes;")
 
     def cleared(self) -> list[str]:
-        """Members that start with zeros."""
+        """Return the members that start with zeros."""
         return ["phv", "copy_phv", *(["clone_phv"] if self._clone else [])]
 
     def write_output(self, out: Code) -> None:
-        """Where the deparser puts a packet, and what happens then."""
+        """Write where the deparser puts a packet, and what happens then."""
         with out.block(
             "static P4_INLINE uint8_t* room(Program& g, const Context& c, uint32_t port, uint32_t length)"
         ):
@@ -101,7 +101,7 @@ class PassWriter:
     # Pieces
 
     def _carry(self, out: Code) -> None:
-        """What a field list keeps."""
+        """Write the function that carries over the fields of a field list."""
         with out.block("static void carry(Phv& to, const Phv& p, uint32_t list)"):
             with out.block("switch (list)"):
                 for number, fields in self._program.field_lists.items():
@@ -122,7 +122,7 @@ class PassWriter:
 
     @staticmethod
     def _forget(out: Code) -> None:
-        """All metadata becomes zero."""
+        """Write the function that sets all metadata to zero."""
         with out.block("static void forget(Phv& p)"):
             for member in ("kept", "cleared", "copied"):
                 out(f"std::memset(&p.{member}, 0, sizeof p.{member});")
@@ -181,7 +181,7 @@ class PassWriter:
             out("return;")
 
     def _clone_from_ingress(self, out: Code) -> None:
-        """The packet as it came in, parsed once more; only then is metadata reset."""
+        """Write the clone of the packet as it came in, parsed once more; only then is metadata reset."""
         with out.block("static void clone_ingress(Program& g, const Phv& p, Context& c)"):
             out("const CloneSession session = g.host.clone_session(c.clone & CLONE_SESSION);")
             out("const uint32_t list = c.clone_list;\nc.clone = c.clone_list = 0;")
@@ -208,7 +208,7 @@ class PassWriter:
             out(line.replace("p.", f"{phv}.", 1))
 
     def _learn(self, out: Code) -> None:
-        """The values of a digest when ingress ends, whenever it was asked for."""
+        """Write the function that sends a digest's values as they are when ingress ends."""
         with out.block("static void learn(Program& g, const Phv& p, uint32_t list)"):
             with out.block("switch (list)"):
                 for number, item in self._program.learn_lists.items():
@@ -266,7 +266,7 @@ class PassWriter:
             out("finish(g, p, c, out);")
 
     def _resume(self, out: Code) -> None:
-        """Another pass: of all metadata, a packet has what it kept, its kind and its length."""
+        """Write the start of another pass: of all metadata a packet has its kept fields, kind and length."""
         with out.block("static void resume(Program& g, const typename Passes<Phv>::Round& item)"):
             out("Phv& p = g.phv;\nContext c(item.bytes.data(), uint32_t(item.bytes.size()));")
             out("c.source = item.port;\nreset(p);\ncarry(p, *item.kept, item.list);")

@@ -162,7 +162,7 @@ class _Compiler:
         return out
 
     def _dispatch(self, out: Code) -> None:
-        """What the C interface needs: the objects by number."""
+        """Write the functions of the C interface that find objects by number."""
 
         def by_number(head: str, cases: Iterable[tuple[int, str]]) -> None:
             with out.block(f"static {head}(Program& g, uint32_t number)"):

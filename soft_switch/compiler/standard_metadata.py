@@ -43,17 +43,17 @@ class StandardMetadata:
         }
 
     def has(self, name: str) -> bool:
-        """Whether the program has the field."""
+        """Tell whether the program has the field."""
         return name in self._places
 
     def reads(self, name: str) -> bool:
-        """Whether the program has the field and something reads it."""
+        """Tell whether the program has the field and something reads it."""
         return name in self._places and name not in self._unread
 
     def is_written(self, name: str, written: Container[Variable]) -> bool:
-        """Whether anything can write the field, where the program's metadata that it writes is `written`.
+        """Tell whether anything can write the field, if the program writes the metadata in `written`.
 
-        A packet's header is written by the parser; one field of two names, by the switch.
+        The parser writes the fields of a packet's header; the switch writes a field that has two names.
         """
         variable = self.variables.get(name)
         return variable is not None and (
@@ -61,7 +61,7 @@ class StandardMetadata:
         )
 
     def get(self, name: str) -> str:
-        """C++ that reads a field."""
+        """Return C++ that reads a field."""
         return self._places[name].text
 
     def set(self, out: Code, name: str, value: str) -> None:

@@ -20,7 +20,7 @@ WORD_BITS = 64
 
 @dataclass(frozen=True)
 class KeyPart:
-    """Where a key component lies: words of the key and shift, or for `is_range` the words of the ranges."""
+    """The place of a key component: words of the key and shift, or for `is_range` the words of the ranges."""
 
     field: KeyField
     mask: int
@@ -41,7 +41,7 @@ class KeyPart:
 
 @dataclass(frozen=True)
 class TableLayout:
-    """How entries of a table are laid out in words; `index` is its number in the C++ program.
+    """The layout of a table's entries in words; `index` is its number in the C++ program.
 
     `ranges` are the words of each range field, `profile` is the number of the table's action profile.
     """
@@ -90,7 +90,7 @@ class ProfileLayout:
 
 
 def lay_out_profiles(program: Bmv2Program) -> dict[str, ProfileLayout]:
-    """The action profiles of a program, by name."""
+    """Return the action profiles of a program, by name."""
     tables = [table for pipeline in program.pipelines.values() for table in pipeline.tables]
     result = {}
     for index, info in enumerate(program.description.action_profiles.values()):
@@ -153,7 +153,7 @@ def lay_out(
 
 
 def is_call(table: Table, program: Bmv2Program) -> bool:
-    """p4c wraps statements into tables without key, entries and another default than their action."""
+    """Tell whether p4c made the table of a statement: no key, no entries, no default but its action."""
     info = table.info
     no_params = (
         table.default_action_id is not None and not program.actions[table.default_action_id].info.params
@@ -172,9 +172,9 @@ class FixedEntry:
 
 
 class PipelineWriter:
-    """Writes the functions `ingress(g, p, c)` and `egress(g, p, c)`.
+    """Writer of the functions `ingress(g, p, c)` and `egress(g, p, c)`.
 
-    Of a table in `fixed`, these entries are tried one by one, the best first, as long as nobody changes any.
+    The entries of a table in `fixed` are tried one by one, the best first, as long as nobody changes any.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class PipelineWriter:
         self._nodes: dict[str, int] = {}
 
     def used_actions(self, pipelines: Sequence[Pipeline]) -> frozenset[int]:
-        """Actions that some table or node can run."""
+        """Return the actions that some table or node can run."""
         used: set[int] = set()
         for pipeline in pipelines:
             used.update(call.action_id for call in pipeline.action_calls)
@@ -289,7 +289,7 @@ class PipelineWriter:
             out(self._goto(table.base_next))
 
     def _try_fixed(self, table: Table, entries: Sequence[FixedEntry]) -> None:
-        """Comparisons with constants and actions with constants: the C++ compiler sees through all of it."""
+        """Write comparisons and actions with constants, which the C++ compiler sees through."""
         out = self._out
         for entry in entries:
             tests = [
@@ -306,7 +306,7 @@ class PipelineWriter:
                 out(self._goto(table.next_hit if table.by_hit else self._next(table, entry.action_id)))
 
     def _resolve(self, profile: ProfileLayout) -> None:
-        """From what an entry points to, to a member's action."""
+        """Write the step from an entry's target to a member's action."""
         out, name = self._out, f"g.a{profile.index}"
         out(f"if (match.action == TO_MEMBER) {name}.member(match, match.params[0]);")
         if profile.info.selector:
@@ -316,7 +316,7 @@ class PipelineWriter:
             out(f"else if (match.action == TO_GROUP) {choice}")
 
     def _cases(self, table: Table, profile: ProfileLayout | None) -> dict[int, int]:
-        """The table's own action for each number that a match can give."""
+        """Return the table's own action for each number that a match can give."""
         cases = {number: number for number in table.action_ids}
         if profile is not None:
             cases = {profile.actions[self._name(number)]: number for number in table.action_ids}
@@ -325,7 +325,7 @@ class PipelineWriter:
         return cases
 
     def _direct_meter(self, table: Table) -> None:
-        """A packet is metered before the entry's action runs, whether or not the action reads the color."""
+        """Write the metering of a packet, before the entry's action runs, even if that ignores the color."""
         if table.direct_meter is not None:
             name = table.direct_meter.name
             number = list(self._program.description.meters).index(name)
@@ -351,7 +351,7 @@ class PipelineWriter:
         out(f"const uint64_t ranges[{max(1, layout.range_words)}] = {{{values}}};")
 
     def _key_word(self, source: KeySource, mask: int, index: int) -> str:
-        """One word of a key component; fields of a header that is not valid count as 0."""
+        """Return one word of a key component; fields of a header that is not valid count as 0."""
         if isinstance(source.value, Valid):
             return f"uint64_t({self._write.boolean(source.value)})"
         field: Field = source.value

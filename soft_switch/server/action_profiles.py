@@ -110,11 +110,11 @@ class ActionProfiles:
         self._watchers: Counter[int] = Counter()  # groups and one shots, by the ports they watch
 
     def state(self, profile_id: int) -> ProfileState:
-        """The action profile with this id, INVALID_ARGUMENT if the P4Info has none."""
+        """Return the action profile with this id, INVALID_ARGUMENT if the P4Info has none."""
         return self._schema.lookup("action profile", self._states, profile_id)
 
     def select(self, profile_id: int) -> list[ProfileState]:
-        """The profiles that a read is about: one, or all for id 0."""
+        """Return the profiles that a read is about: one, or all for id 0."""
         return self._schema.select("action profile", self._states, profile_id)
 
     # What entries refer to
@@ -166,7 +166,7 @@ class ActionProfiles:
         return OneShot(kept, calls)
 
     def acquire(self, table: Table, choice: Choice) -> Target:
-        """An entry will refer to this from now on."""
+        """Count a new reference of an entry; return its target."""
         state = self._states[table.profile_id]
         if isinstance(choice, ToMember):
             member = self._member(state, choice.member_id)
@@ -187,7 +187,7 @@ class ActionProfiles:
         return Group(choice.group)
 
     def release(self, table: Table, choice: Choice) -> None:
-        """An entry does not refer to this any more."""
+        """Give up an entry's reference."""
         state = self._states[table.profile_id]
         if isinstance(choice, ToMember):
             state.members[choice.member_id].entries -= 1
@@ -203,7 +203,7 @@ class ActionProfiles:
             choice.members.clear()
 
     def format(self, choice: Choice) -> p4r.TableAction:
-        """What was written."""
+        """Return the message that was written."""
         if isinstance(choice, ToMember):
             return p4r.TableAction(action_profile_member_id=choice.member_id)
         if isinstance(choice, ToGroup):
@@ -317,7 +317,7 @@ class ActionProfiles:
     def _set_group(
         self, state: ProfileState, number: int, members: Sequence[p4r.ActionProfileGroup.Member]
     ) -> None:
-        """Put members that are good into a group, with as many handles as they weigh."""
+        """Put valid members into a group, with as many handles as they weigh."""
         group, name = state.groups[number], state.profile.name
         wanted = {member.member_id: max(1, member.weight) for member in members}
         concerned = sorted(wanted.keys() | {member.member_id for member in group.members})
@@ -346,7 +346,7 @@ class ActionProfiles:
     # Watch ports
 
     def deadline(self) -> int | None:
-        """When to look at the watched ports again, None: there are none."""
+        """Return when to look at the watched ports again, None: there are none."""
         return self._looked + PORT_CHECK_NS if self._up else None
 
     def check_ports(self, now: int) -> None:
@@ -432,5 +432,5 @@ class ActionProfiles:
             raise mixed(state.profile)
 
     def format_action(self, call: ActionCall) -> p4r.Action:
-        """The canonical message of an action."""
+        """Return the canonical message of an action."""
         return format_action(self._schema, call)

@@ -20,7 +20,7 @@ def parse_action(
     *,
     default: bool = False,
 ) -> ActionCall:
-    """An action that `owner` ("table x") has among `scopes`, with all of its arguments."""
+    """Return an action that `owner` ("table x") has among `scopes`, with all of its arguments."""
     action = schema.lookup("action", schema.actions, message.action_id)
     scope = scopes.get(message.action_id)
     if scope is None:
@@ -33,7 +33,7 @@ def parse_action(
 
 
 def format_action(schema: Schema, call: ActionCall) -> p4r.Action:
-    """The canonical message of an action."""
+    """Return the canonical message of an action."""
     action = schema.actions_by_name[call.action]
     params = [
         p4r.Action.Param(param_id=param.id, value=param.sdn.encode(value) if param.sdn else encode(value))

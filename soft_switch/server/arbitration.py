@@ -1,4 +1,4 @@
-"""Who may write: client arbitration as a state machine without I/O.
+"""Client arbitration, which decides who may write, as a state machine without I/O.
 
 Each role of the device has any number of live controllers, told apart by election id, and at most one
 primary. Rules: P4Runtime specification, "Client Arbitration and Controller Replication". They leave one
@@ -47,7 +47,7 @@ class Role:
     access: Access | None = None  # what that says; None: everything
 
     def primary(self, *, promote: bool) -> SessionId | None:
-        """The session that may write."""
+        """Return the session that may write."""
         ids = {election_id: session for session, election_id in self.live.items() if election_id is not None}
         if not ids:
             return None
@@ -96,7 +96,7 @@ class Arbiter:
         return self._notices(role)
 
     def leave(self, session: SessionId) -> list[Notice]:
-        """A stream has ended, however it did."""
+        """Note that a stream has ended, in whatever way."""
         name = self._role_of.pop(session, None)
         if name is None:
             return []
@@ -107,26 +107,26 @@ class Arbiter:
         return self._notices(role) if was_primary else []
 
     def is_primary(self, session: SessionId) -> bool:
-        """Whether this stream is the primary of its role."""
+        """Tell whether this stream is the primary of its role."""
         name = self._role_of.get(session)
         return name is not None and self._roles[name].primary(promote=self._promote) == session
 
     def primaries(self) -> list[SessionId]:
-        """The primary of every role that has one."""
+        """Return the primary of every role that has one."""
         primaries = (role.primary(promote=self._promote) for role in self._roles.values())
         return [session for session in primaries if session is not None]
 
     def access(self, session: SessionId) -> Access | None:
-        """What a live controller's role may do; None is everything."""
+        """Return the rights of a live controller's role; None is everything."""
         return self._roles[self._role_of[session]].access
 
     def role_access(self, role_name: str) -> Access | None:
-        """What a role may do; None is everything, as for a role nobody has configured."""
+        """Return the rights of a role; None is everything, as for a role nobody has configured."""
         role = self._roles.get(role_name)
         return role.access if role is not None else None
 
     def _configure(self, role: Role, primary: SessionId | None) -> None:
-        """The primary's configuration is the role's, and stays when it leaves."""
+        """Give the role the primary's configuration, which stays when the primary leaves."""
         if primary is not None:
             role.config, role.access = role.asked[primary]
 
@@ -134,7 +134,7 @@ class Arbiter:
         return {name: role.access for name, role in self._roles.items() if role.live and role.access}
 
     def check_primary(self, role_name: str, election_id: p4r.Uint128 | None) -> Access | None:
-        """Refuse a request that does not come from the role's primary; what that may do."""
+        """Refuse a request that does not come from the role's primary; return the role's rights."""
         role = self._roles.get(role_name)
         if role is None:
             raise not_found(f"there is no role {role_name!r}: no controller has taken it")
@@ -166,7 +166,7 @@ class Arbiter:
             )
 
     def _notices(self, role: Role) -> list[Notice]:
-        """Everybody in a role: the backups first, so that an old primary stops before a new one starts."""
+        """Return a role's notices: backups first, so that an old primary stops before a new one starts."""
         primary = role.primary(promote=self._promote)
         order = sorted(role.live, key=lambda session: session == primary)
         return [self._notice(role, session) for session in order]

@@ -19,7 +19,7 @@ from soft_switch.server.tables import check_counter_data, counter_data
 
 
 class Counters:
-    """Writes and reads `CounterEntry`."""
+    """Handler of `CounterEntry`."""
 
     def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
@@ -40,7 +40,7 @@ class Counters:
             self._plane.counter_write(counter.name, index, message.data.packet_count, message.data.byte_count)
 
     def read(self, request: p4r.CounterEntry) -> Iterator[p4r.Entity]:
-        """One cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
+        """Read one cell, all cells of a counter (no index), or all cells of all counters (id 0)."""
         for counter in self._schema.select("counter", self._schema.counters, request.counter_id):
             if request.HasField("index"):
                 (index,) = cells("counter", counter.name, counter.size, request.index)
@@ -55,7 +55,7 @@ class Counters:
 
 
 class Registers:
-    """Writes and reads `RegisterEntry`."""
+    """Handler of `RegisterEntry`."""
 
     def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
@@ -76,7 +76,7 @@ class Registers:
             self._plane.register_write(register.name, index, value)
 
     def read(self, request: p4r.RegisterEntry) -> Iterator[p4r.Entity]:
-        """One cell, all cells of a register (no index), or all cells of all registers (id 0)."""
+        """Read one cell, all cells of a register (no index), or all cells of all registers (id 0)."""
         for register in self._schema.select("register", self._schema.registers, request.register_id):
             indices = cells(
                 "register", register.name, register.size, request.index if request.HasField("index") else None
@@ -89,7 +89,7 @@ class Registers:
 
 
 def cells(kind: str, name: str, size: int, index: p4r.Index | None) -> Iterable[int]:
-    """The cells an index means: itself, or all of them when it is absent."""
+    """Return the cells an index means: itself, or all of them when it is absent."""
     if index is None:
         return range(size)
     if index.index < 0:

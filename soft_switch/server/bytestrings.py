@@ -9,12 +9,12 @@ from soft_switch.server.errors import out_of_range
 
 
 def encode(value: int) -> bytes:
-    """The canonical (shortest) byte string of an unsigned value; zero is one zero byte."""
+    """Return the canonical (shortest) byte string of an unsigned value; zero is one zero byte."""
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
 
 
 def decode(data: bytes, width: int, what: str) -> int:
-    """The value of a `bit<width>` byte string; `what` names it in the OUT_OF_RANGE error.
+    """Return the value of a `bit<width>` byte string; `what` names it in the OUT_OF_RANGE error.
 
     A `bit<0>` may have no bytes, as in simple_switch_grpc.
     """
@@ -27,14 +27,14 @@ def decode(data: bytes, width: int, what: str) -> int:
 
 
 def encode_signed(raw: int, width: int) -> bytes:
-    """The canonical two's-complement byte string of an `int<width>`, given as its `width` raw bits."""
+    """Return the canonical two's-complement byte string of an `int<width>`, given as its `width` raw bits."""
     value = raw - (1 << width) if raw >> (width - 1) else raw
     magnitude = ~value if value < 0 else value
     return value.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
 
 
 def decode_signed(data: bytes, width: int, what: str) -> int:
-    """The `width` raw bits of an `int<width>` byte string; `what` names it in the OUT_OF_RANGE error."""
+    """Return the `width` raw bits of an `int<width>` byte string; `what` names it in OUT_OF_RANGE errors."""
     if not data:
         raise out_of_range(f"{what} is an empty byte string: give at least one byte")
     value = int.from_bytes(data, "big", signed=True)

@@ -93,7 +93,7 @@ class Device:
                 self._reconcile(config)
 
     def get_config(self, response_type: int) -> p4r.ForwardingPipelineConfig | None:
-        """The parts of the current config asked for, None when there is none."""
+        """Return the parts of the current config asked for, None when there is none."""
         with self._lock:
             state = self._current()
         if state is None:
@@ -111,7 +111,7 @@ class Device:
         return answer
 
     def write(self, request: p4r.WriteRequest, permit: Permit) -> Results:
-        """Apply a batch in order; one result for each update."""
+        """Apply a batch in order; return one result for each update."""
         with self._lock:
             access = permit()
             state = self._require()
@@ -137,7 +137,7 @@ class Device:
     def read(
         self, requests: Iterable[p4r.Entity], access: Access | None = None
     ) -> tuple[list[p4r.Entity], Results]:
-        """All entities a batch selects, as they are at one moment, and one result for each request.
+        """Return all entities a batch selects, as they are at one moment, and one result for each request.
 
         What `access` does not cover is left out.
         """
@@ -168,7 +168,7 @@ class Device:
             raise P4RuntimeError(grpc.StatusCode.FAILED_PRECONDITION, f"packet-out: {error}") from error
 
     def packet_in(self, data: bytes) -> p4r.PacketIn:
-        """The message for a packet that the running pipeline sent to the CPU port."""
+        """Return the message for a packet that the running pipeline sent to the CPU port."""
         running = self._running
         if running is None:
             raise no_pipeline()
@@ -177,27 +177,27 @@ class Device:
     # What the data plane has to tell
 
     def digest(self, name: str, sample: tuple[int, ...]) -> p4r.DigestList | None:
-        """Take a sample of the running pipeline; a list when it is time to send one."""
+        """Take a sample of the running pipeline; return a list when it is time to send one."""
         running = self._running
         return running.digests.learn(name, sample, self._clock()) if running is not None else None
 
     def acknowledge(self, message: p4r.DigestListAck) -> None:
-        """A controller has acted on a digest list."""
+        """Note that a controller has acted on a digest list."""
         running = self._running
         if running is None:
             raise no_pipeline()
         running.digests.acknowledge(message)
 
     def forget_digests(self) -> None:
-        """There is another primary, which has not seen what the one before it got."""
+        """Forget what the last primary got: there is another one, which has not seen it."""
         running = self._running
         if running is not None:
             running.digests.forget()
 
     def tick(self) -> tuple[list[p4r.DigestList], list[p4r.TableEntry]]:
-        """Digest lists that have waited long enough, and entries that have been idle for their timeout.
+        """Return digest lists that have waited long enough, and entries that were idle for their timeout.
 
-        Members of groups and replicas whose port went down or came up are replaced or put back in passing.
+        Also replaces, or puts back, members of groups and replicas whose port went down or came up.
         """
         with self._lock:
             running = self._running
@@ -209,7 +209,7 @@ class Device:
             return running.digests.tick(now), running.tables.expired()
 
     def delay_ns(self) -> int | None:
-        """How long until `tick` has something to do; None: not before the next write or sample."""
+        """Return how long until `tick` has something to do; None: not before the next write or sample."""
         with self._lock:
             running = self._running
             if running is None:
@@ -225,7 +225,7 @@ class Device:
         return max(0, min(known) - self._clock()) if known else None
 
     def _current(self) -> ForwardingState | None:
-        """The pipeline that reads and writes refer to: the saved one if there is one."""
+        """Return the pipeline that reads and writes refer to: the saved one if there is one."""
         return self._saved.state if self._saved is not None else self._running
 
     def _require(self) -> ForwardingState:
@@ -298,7 +298,7 @@ class Device:
 
 
 def no_pipeline() -> P4RuntimeError:
-    """The error for any request that needs a pipeline before there is one."""
+    """Return the error for any request that needs a pipeline before there is one."""
     return P4RuntimeError(
         grpc.StatusCode.FAILED_PRECONDITION,
         "No forwarding pipeline config set for this device: push one with SetForwardingPipelineConfig",
@@ -314,7 +314,7 @@ def _load(plane: DataPlane, config: PipelineConfig) -> None:
 
 
 def _attempt(state: ForwardingState, update: p4r.Update, access: Access | None) -> P4RuntimeError | None:
-    """Apply one update; why it was refused."""
+    """Apply one update; return the error if it was refused."""
     try:
         if access is not None and not access.allows(update.entity):
             raise denied(f"{entity_id(update.entity):#010x} is not one of the role's")

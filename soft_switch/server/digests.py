@@ -42,7 +42,7 @@ class Learner:
     cache: set[Sample] = field(default_factory=set)
 
     def learn(self, sample: Sample, now: int) -> p4r.DigestList | None:
-        """Take a sample of the data plane; a list when it is time to send one."""
+        """Take a sample of the data plane; return a list when it is time to send one."""
         self._expire(now)
         if sample in self.cache or sample in self.buffer:
             return None
@@ -53,22 +53,22 @@ class Learner:
         return self._flush(now) if full or self.config.max_timeout_ns == 0 else None
 
     def tick(self, now: int) -> p4r.DigestList | None:
-        """A list when the buffer is old enough."""
+        """Return a list when the buffer is old enough."""
         self._expire(now)
         due = self.buffer and now - self.buffer_since >= self.config.max_timeout_ns
         return self._flush(now) if due else None
 
     def acknowledge(self, list_id: int) -> None:
-        """The controller has acted on a list; an unknown or expired one is no error."""
+        """Note that the controller has acted on a list; an unknown or expired one is no error."""
         _, samples = self.lists.pop(list_id, (0, []))
         self.cache.difference_update(samples)
 
     def deadline(self) -> int | None:
-        """When `tick` has something to do, None: not before the next sample."""
+        """Return when `tick` has something to do, None: not before the next sample."""
         return self.buffer_since + self.config.max_timeout_ns if self.buffer else None
 
     def forget(self) -> None:
-        """Whoever got the lists is gone: its samples may be learned again."""
+        """Let samples be learned again, as the receiver of the lists is gone."""
         self.lists.clear()
         self.cache.clear()
 
@@ -95,7 +95,7 @@ class Learner:
 
 
 class Digests:
-    """Writes and reads `DigestEntry`, and runs the learners. Safe to use from any thread."""
+    """Handler of `DigestEntry`, which runs the learners. Safe to use from any thread."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -123,7 +123,7 @@ class Digests:
                 learner.config = config
 
     def read(self, request: p4r.DigestEntry) -> Iterator[p4r.Entity]:
-        """One digest's configuration, or those of all that are enabled for id 0."""
+        """Read one digest's configuration, or those of all that are enabled for id 0."""
         if request.digest_id:
             digest = self._digest(request.digest_id)
             if digest.id not in self._learners:
@@ -135,7 +135,7 @@ class Digests:
                     yield p4r.Entity(digest_entry=entry)
 
     def learn(self, name: str, sample: Sample, now: int) -> p4r.DigestList | None:
-        """A sample from the data plane. Digests nobody enabled, or P4Info does not have, are dropped."""
+        """Take a sample from the data plane. Drop it if the digest is not enabled, or not in P4Info."""
         with self._lock:
             learner = self._learners.get(self._by_name.get(name, 0))
             if learner is None or len(sample) != len(learner.digest.scalars):
@@ -143,27 +143,27 @@ class Digests:
             return learner.learn(sample, now)
 
     def acknowledge(self, message: p4r.DigestListAck) -> None:
-        """An acknowledgement from the controller. INVALID_ARGUMENT: there is no such digest."""
+        """Take an acknowledgement from the controller. INVALID_ARGUMENT: there is no such digest."""
         digest = self._digest(message.digest_id)
         with self._lock:
             if digest.id in self._learners:
                 self._learners[digest.id].acknowledge(message.list_id)
 
     def tick(self, now: int) -> list[p4r.DigestList]:
-        """The lists whose time has come."""
+        """Return the lists whose time has come."""
         with self._lock:
             learners = self._learners.values()
             return [message for learner in learners if (message := learner.tick(now)) is not None]
 
     def deadline(self) -> int | None:
-        """When to call `tick` again; None: not before the next sample."""
+        """Return when to call `tick` again; None: not before the next sample."""
         with self._lock:
             learners = self._learners.values()
             deadlines = [deadline for learner in learners if (deadline := learner.deadline()) is not None]
         return min(deadlines, default=None)
 
     def forget(self) -> None:
-        """There is another primary: it has seen none of the lists, so all may be learned again."""
+        """Let all samples be learned again: there is another primary, which has seen none of the lists."""
         with self._lock:
             for learner in self._learners.values():
                 learner.forget()

@@ -30,13 +30,13 @@ class P4RuntimeError(Exception):
 
 
 def code_number(code: grpc.StatusCode) -> int:
-    """The number of a gRPC code in `google.rpc.Code`."""
+    """Return the number of a gRPC code in `google.rpc.Code`."""
     number: int = code.value[0]
     return number
 
 
 def invalid(message: str) -> P4RuntimeError:
-    """The request is malformed, whatever state the switch is in."""
+    """Return the error of a request that is malformed, whatever state the switch is in."""
     return P4RuntimeError(grpc.StatusCode.INVALID_ARGUMENT, message)
 
 
@@ -47,37 +47,37 @@ def malformed(error: P4RuntimeError, what: str) -> P4RuntimeError:
 
 
 def not_found(message: str) -> P4RuntimeError:
-    """The entity, device or role asked for does not exist."""
+    """Return the error of a missing entity, device or role."""
     return P4RuntimeError(grpc.StatusCode.NOT_FOUND, message)
 
 
 def already_exists(message: str) -> P4RuntimeError:
-    """An INSERT of what is there already."""
+    """Return the error of an INSERT of what is there already."""
     return P4RuntimeError(grpc.StatusCode.ALREADY_EXISTS, message)
 
 
 def denied(message: str) -> P4RuntimeError:
-    """The client may not do this: it is not primary, or the program declared the entity constant."""
+    """Return the error of a client that may not do this: not primary, or the entity is constant."""
     return P4RuntimeError(grpc.StatusCode.PERMISSION_DENIED, message)
 
 
 def unimplemented(message: str) -> P4RuntimeError:
-    """P4Runtime has it, this switch does not."""
+    """Return the error of a part of P4Runtime that this switch does not have."""
     return P4RuntimeError(grpc.StatusCode.UNIMPLEMENTED, message)
 
 
 def exhausted(message: str) -> P4RuntimeError:
-    """There is no room."""
+    """Return the error of a lack of room."""
     return P4RuntimeError(grpc.StatusCode.RESOURCE_EXHAUSTED, message)
 
 
 def out_of_range(message: str) -> P4RuntimeError:
-    """A number is beyond the array or the bits it is meant for."""
+    """Return the error of a number beyond the array or the bits it is meant for."""
     return P4RuntimeError(grpc.StatusCode.OUT_OF_RANGE, message)
 
 
 def batch_status(rpc: str, results: Sequence[P4RuntimeError | None]) -> rpc_status.Status | None:
-    """The status of a batch, None when all went well.
+    """Return the status of a batch, None when all went well.
 
     The overall code is UNKNOWN and `details` has one `p4.v1.Error` for each element, in the order of the
     request, OK for those that succeeded (P4Runtime spec, "Error Reporting").

@@ -1,4 +1,4 @@
-"""What a group of an action selector may be: weights, sizes, watch ports.
+"""Rules of a group of an action selector: weights, sizes, watch ports.
 
 Source: P4Runtime specification, sections "Group Programming" and "One Shot Action Selector Programming".
 """
@@ -21,7 +21,7 @@ Weighted = Union[p4r.ActionProfileGroup.Member, p4r.ActionProfileAction]  # noqa
 
 
 def check_weights(profile: ActionProfile, what: str, members: Sequence[Weighted]) -> int:
-    """Refuse wrong weights; the size of the group as the selector counts it."""
+    """Refuse wrong weights; return the size of the group as the selector counts it."""
     for member in members:
         if profile.weights_disallowed and member.weight:
             raise invalid(f"{what}: the weights of action selector {profile.name} are the switch's")
@@ -33,7 +33,7 @@ def check_weights(profile: ActionProfile, what: str, members: Sequence[Weighted]
 
 
 def check_copies(profile: ActionProfile, members: Sequence[Weighted]) -> None:
-    """Refuse what would take too many handles."""
+    """Refuse a group that would take too many handles."""
     copies = sum(max(1, member.weight) for member in members)
     if copies > MAX_COPIES:
         raise exhausted(f"action profile {profile.name}: this switch takes groups of weight {MAX_COPIES}")
@@ -50,7 +50,7 @@ def check_max_size(profile: ActionProfile, max_size: int) -> None:
 
 
 def watched_port(schema: Schema, member: Weighted) -> int | None:
-    """The port that a member depends on."""
+    """Return the port that a member depends on."""
     if member.WhichOneof("watch_kind") == "watch":
         return member.watch or None
     data, kind = member.watch_port, schema.port_type
@@ -62,7 +62,7 @@ def watched_port(schema: Schema, member: Weighted) -> int | None:
 
 
 def mixed(profile: ActionProfile) -> P4RuntimeError:
-    """A selector's tables are programmed in both styles."""
+    """Return the error of a selector whose tables are programmed in both styles."""
     return invalid(
         f"action selector {profile.name}: either all of its tables' entries are one shots, or none is, and "
         "members and groups are written by themselves"
@@ -70,6 +70,6 @@ def mixed(profile: ActionProfile) -> P4RuntimeError:
 
 
 def in_use(profile: ActionProfile, what: str, why: str) -> P4RuntimeError:
-    """A DELETE of what something refers to."""
+    """Return the error of a DELETE of what something refers to."""
     message = f"action profile {profile.name}: {what} is still in use, {why}"
     return P4RuntimeError(grpc.StatusCode.FAILED_PRECONDITION, message)

@@ -1,4 +1,4 @@
-"""Idle timeouts: which table entries no packet has hit for as long as the controller said.
+"""Idle timeouts: table entries that no packet has hit for as long as the controller said.
 
 Source: P4Runtime specification, sections "Idle-timeout" and "Table Idle Timeout Notification". Times are
 nanoseconds of a clock that never goes back, given by the caller. Instead of scanning the tables, every entry
@@ -52,11 +52,11 @@ class IdleTimeouts(Generic[K]):
         self._push(watch, now + timeout - min(timeout, self._plane.idle_ns(table, handle)))
 
     def drop(self, key: K) -> None:
-        """The entry is gone."""
+        """Forget an entry that is gone."""
         self._watches.pop(key, None)
 
     def expired(self, now: int) -> list[K]:
-        """The keys of entries that have been idle for their timeout; each starts anew."""
+        """Return the keys of entries that have been idle for their timeout; each starts anew."""
         keys = []
         while self._heap and self._heap[0][0] <= now:
             _, _, watch = heapq.heappop(self._heap)
@@ -71,7 +71,7 @@ class IdleTimeouts(Generic[K]):
         return keys
 
     def deadline(self) -> int | None:
-        """When to look again, None: not before an entry is watched."""
+        """Return when to look again, None: not before an entry is watched."""
         return self._heap[0][0] if self._heap else None
 
     def _push(self, watch: Watch[K], due: int) -> None:

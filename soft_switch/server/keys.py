@@ -21,7 +21,7 @@ MAX_PRIORITY = 2**31 - 1  # int32 on the wire
 
 
 def parse_key(table: Table, messages: Sequence[p4r.FieldMatch], *, new: bool = False) -> tuple[Match, ...]:
-    """The key of an entry; INVALID_ARGUMENT says which field of which table is wrong.
+    """Return the key of an entry; INVALID_ARGUMENT says which field of which table is wrong.
 
     A translated string that stands for nothing yet is UnknownName, or introduced if it may be `new`.
     """
@@ -31,7 +31,7 @@ def parse_key(table: Table, messages: Sequence[p4r.FieldMatch], *, new: bool = F
 def parse_fields(
     owner: str, fields: Sequence[KeyField], messages: Sequence[p4r.FieldMatch], *, new: bool
 ) -> tuple[Match, ...]:
-    """One value for each of `fields`; `owner` is whose they are, for INVALID_ARGUMENT."""
+    """Return one value for each of `fields`; `owner` names theirs in INVALID_ARGUMENT errors."""
     by_id: dict[int, p4r.FieldMatch] = {}
     for message in messages:
         if message.field_id in by_id:
@@ -51,7 +51,7 @@ def parse_fields(
 
 
 def check_priority(table: Table, priority: int) -> None:
-    """A priority above zero where entries can overlap, zero elsewhere."""
+    """Require a priority above zero where entries can overlap, zero elsewhere."""
     if priority < 0:
         raise invalid(f"table {table.name}: priority {priority} is negative")
     if table.needs_priority and priority == 0:
@@ -67,12 +67,12 @@ def check_priority(table: Table, priority: int) -> None:
 
 
 def format_key(table: Table, key: Sequence[Match]) -> list[p4r.FieldMatch]:
-    """The canonical messages of a key, don't-care fields left out."""
+    """Return the canonical messages of a key, don't-care fields left out."""
     return format_fields(table.fields, key)
 
 
 def format_fields(fields: Sequence[KeyField], key: Sequence[Match]) -> list[p4r.FieldMatch]:
-    """The canonical messages of one value for each of `fields`, don't-care fields left out."""
+    """Return the canonical messages of one value for each of `fields`, don't-care fields left out."""
     messages = []
     for field, match in zip(fields, key, strict=True):
         message = _format_field(field, match)

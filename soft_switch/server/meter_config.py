@@ -16,7 +16,7 @@ COUNTERS_TEXT = "meters do not count packets by color on this switch: leave the 
 
 
 def parse_config(meter: Meter, message: p4r.MeterConfig) -> MeterConfig | None:
-    """The configuration of a cell; INVALID_ARGUMENT says what the meter's type does not allow."""
+    """Return the configuration of a cell; INVALID_ARGUMENT says what the meter's type does not allow."""
     config = MeterConfig(message.cir, message.cburst, message.pir, message.pburst)
     rates = {"cir": config.cir, "cburst": config.cburst, "pir": config.pir, "pburst": config.pburst}
     if set(rates.values()) == {-1} and message.eburst == 0:
@@ -38,5 +38,5 @@ def parse_config(meter: Meter, message: p4r.MeterConfig) -> MeterConfig | None:
 
 
 def format_config(config: MeterConfig) -> p4r.MeterConfig:
-    """The message of a configuration."""
+    """Return the message of a configuration."""
     return p4r.MeterConfig(cir=config.cir, cburst=config.cburst, pir=config.pir, pburst=config.pburst)

@@ -20,7 +20,7 @@ from soft_switch.server.tables import Tables, find_entry, missing_entry, named
 
 
 class Meters:
-    """Writes and reads `MeterEntry`."""
+    """Handler of `MeterEntry`."""
 
     def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
@@ -39,7 +39,7 @@ class Meters:
             self._plane.meter_write(meter.name, index, config)
 
     def read(self, request: p4r.MeterEntry) -> Iterator[p4r.Entity]:
-        """One cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
+        """Read one cell, all cells of a meter (no index), or all cells of all meters (id 0)."""
         meters = self._schema.select("meter", self._schema.meters, request.meter_id)
         if request.HasField("counter_data"):
             raise unimplemented(COUNTERS_TEXT)
@@ -54,7 +54,7 @@ class Meters:
 
 
 class DirectMeters:
-    """Writes and reads `DirectMeterEntry`: the meters that hang on table entries."""
+    """Handler of `DirectMeterEntry`: the meters that hang on table entries."""
 
     def __init__(self, tables: Tables, plane: DataPlane) -> None:
         self._tables = tables
@@ -75,7 +75,7 @@ class DirectMeters:
         self._plane.direct_meter_write(state.table.name, entry.handle, config)
 
     def read(self, request: p4r.DirectMeterEntry) -> Iterator[p4r.Entity]:
-        """The meters of the entries a request selects; NOT_FOUND when it gives a key that is not there."""
+        """Read the meters of the entries that a request selects; NOT_FOUND for a key that is not there."""
         if request.HasField("counter_data"):
             raise unimplemented(COUNTERS_TEXT)
         selector = request.table_entry

@@ -1,4 +1,4 @@
-"""What an update does to an entity: `p4.v1.Update.Type` without its zero."""
+"""Operation of an update on an entity: `p4.v1.Update.Type` without its zero."""
 
 from __future__ import annotations
 

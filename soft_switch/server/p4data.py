@@ -49,7 +49,7 @@ Type = Union[Scalar, Fields, Other]  # noqa: UP007  (evaluated at run time, Pyth
 
 
 def parse_type(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo, translated: SdnTypes) -> Type:
-    """The type that a `P4DataTypeSpec` describes; Other for what cannot be carried."""
+    """Return the type that a `P4DataTypeSpec` describes; Other for one that cannot be carried."""
     kind = spec.WhichOneof("type_spec")
     if kind == "bitstring":
         form = spec.bitstring.WhichOneof("type_spec")
@@ -78,7 +78,7 @@ def parse_type(spec: p4t.P4DataTypeSpec, types: p4t.P4TypeInfo, translated: SdnT
 
 
 def scalars(kind: Type) -> tuple[Scalar, ...] | None:
-    """The numbers a value consists of, None where it has a part that cannot be carried."""
+    """Return the numbers a value consists of, None if it has a part that cannot be carried."""
     parts = tuple(_parts(kind))
     found = tuple(part for part in parts if isinstance(part, Scalar))
     return found if len(found) == len(parts) else None
@@ -93,7 +93,7 @@ def _parts(kind: Type) -> Iterator[Scalar | Other]:
 
 
 def parse_scalar(kind: Scalar, data: p4d.P4Data, what: str) -> int:
-    """The number in a message; INVALID_ARGUMENT or OUT_OF_RANGE name `what`."""
+    """Return the number in a message; INVALID_ARGUMENT or OUT_OF_RANGE name `what`."""
     form = data.WhichOneof("data")
     if form != kind.form:
         raise invalid(f"{what} must be a {kind.form}, the request gives {form or 'none'}")
@@ -107,7 +107,7 @@ def parse_scalar(kind: Scalar, data: p4d.P4Data, what: str) -> int:
 
 
 def format_data(kind: Type, values: Iterator[int]) -> p4d.P4Data:
-    """The message of a value, whose numbers are taken off `values`."""
+    """Return the message of a value, whose numbers are taken off `values`."""
     if isinstance(kind, Fields):
         data = p4d.P4Data()
         members = data.tuple if kind.form == "tuple" else data.struct

@@ -15,7 +15,7 @@ from soft_switch.server.errors import P4RuntimeError, invalid
 
 
 def encode_packet_out(fields: Sequence[Param], message: p4r.PacketOut) -> bytes:
-    """The bytes that enter the pipeline on the CPU port.
+    """Return the bytes that enter the pipeline on the CPU port.
 
     Every field must be given once. Only padding (`@padding`, or a name that starts with "_" or "pad") may be
     left out and is then zero: p4c lists it in P4Info like any other field, and clients written for BMv2 omit
@@ -48,7 +48,7 @@ def encode_packet_out(fields: Sequence[Param], message: p4r.PacketOut) -> bytes:
 
 
 def decode_packet_in(fields: Sequence[Param], data: bytes) -> p4r.PacketIn:
-    """The message for a packet that left the pipeline on the CPU port."""
+    """Return the message for a packet that left the pipeline on the CPU port."""
     width = sum(field.width for field in fields)
     size = (width + 7) // 8
     if len(data) < size:

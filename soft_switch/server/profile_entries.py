@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Members:
-    """Writes and reads `ActionProfileMember`."""
+    """Handler of `ActionProfileMember`."""
 
     def __init__(self, profiles: ActionProfiles) -> None:
         self._profiles = profiles
@@ -29,7 +29,7 @@ class Members:
             self._profiles.delete_member(message)
 
     def read(self, request: p4r.ActionProfileMember) -> Iterator[p4r.Entity]:
-        """The members that a request selects; an id of 0 selects everything."""
+        """Read the members that a request selects; an id of 0 selects everything."""
         for state in self._profiles.select(request.action_profile_id):
             for number, member in _selected(state.members, request.member_id):
                 yield p4r.Entity(
@@ -42,7 +42,7 @@ class Members:
 
 
 class Groups:
-    """Writes and reads `ActionProfileGroup`."""
+    """Handler of `ActionProfileGroup`."""
 
     def __init__(self, profiles: ActionProfiles) -> None:
         self._profiles = profiles
@@ -57,7 +57,7 @@ class Groups:
             self._profiles.delete_group(message)
 
     def read(self, request: p4r.ActionProfileGroup) -> Iterator[p4r.Entity]:
-        """The groups that a request selects; an id of 0 selects everything."""
+        """Read the groups that a request selects; an id of 0 selects everything."""
         for state in self._profiles.select(request.action_profile_id):
             for number, group in _selected(state.groups, request.group_id):
                 yield p4r.Entity(

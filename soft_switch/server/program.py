@@ -1,4 +1,4 @@
-"""What P4Info leaves out: the entries and default actions a program gives its tables, held against P4Info.
+"""Facts that P4Info leaves out: a program's entries and default actions, checked against P4Info.
 
 The BMv2 JSON is read by `soft_switch.bmv2`; here its facts join those of `schema`.
 """
@@ -35,10 +35,10 @@ MISMATCH = "they are not of one program"
 
 
 def add_program(schema: Schema, device_config: bytes) -> Schema:
-    """Read a BMv2 JSON and hold it against its P4Info; INVALID_ARGUMENT where they are wrong.
+    """Read a BMv2 JSON and check it against its P4Info; INVALID_ARGUMENT if they do not fit.
 
-    The schema of what the program really has: without tables that p4c left out of it, and with widths that
-    it left out of P4Info.
+    Returns the schema of what the program really has: without tables that p4c left out of it, and with widths
+    that p4c left out of P4Info.
     """
     try:
         bmv2 = describe(device_config)
@@ -186,7 +186,7 @@ def _add_to_register(register: Register, program: Program) -> Register:
 
 
 def _dropped(schema: Schema, program: Program) -> dict[int, str]:
-    """The tables that p4c left out. If the program in turn has others, the two are not of one program."""
+    """Return the tables that p4c left out. If the program in turn has others, raise INVALID_ARGUMENT."""
     known = {table.name for table in schema.tables.values()}
     dropped = {table.id: table.name for table in schema.tables.values() if table.name not in program.tables}
     foreign = [name for name in program.tables if name not in known and not name.startswith(COMPILER_MADE)]
@@ -231,7 +231,7 @@ def _check_key(table: Table, info: TableInfo) -> None:
 
 
 def _json_kind(kind: str) -> str:
-    """A match kind as BMv2 knows it: p4c writes an optional field as ternary with no or all mask bits."""
+    """Return a match kind as BMv2 knows it: p4c writes optional as ternary with no or all mask bits."""
     return "ternary" if kind == "optional" else kind
 
 
@@ -240,7 +240,7 @@ def _describe(fields: Sequence[KeyField]) -> str:
 
 
 def _as_declared(field: KeyField, match: Match) -> Match:
-    """A key component of an initial entry, optional again where P4Info says so."""
+    """Return a key component of an initial entry, optional again if P4Info says so."""
     if field.kind == "optional" and isinstance(match, Ternary):
         return Optional_(match.value if match.mask else None)
     return match

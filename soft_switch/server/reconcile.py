@@ -1,4 +1,4 @@
-"""What carries the forwarding state of one pipeline over to another: RECONCILE_AND_COMMIT.
+"""Transfer of the forwarding state of one pipeline to another: RECONCILE_AND_COMMIT.
 
 Source: P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read as a
 controller would read it and becomes writes for the new pipeline. Counters and registers come along where the
@@ -19,7 +19,7 @@ from soft_switch.server.tables import TableState, named
 
 
 def carry_over(old: ForwardingState, new: PipelineConfig) -> list[p4r.Update]:
-    """The updates that make a fresh state of `new` that of `old`; INVALID_ARGUMENT: it cannot be kept."""
+    """Return the updates that bring `old`'s state into a fresh `new`; INVALID_ARGUMENT if that fails."""
     _check_names(old.config.schema, new.schema)
     return [
         *_inserts(old, action_profile_member=p4r.ActionProfileMember()),
@@ -61,7 +61,7 @@ def _table_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Up
 
 
 def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState) -> Iterator[p4r.Update]:
-    """The entries of one table. Those the new program brings itself are there already."""
+    """Yield the entries of one table. Those the new program brings itself are there already."""
     table = state.table
     if table.is_const:
         return
@@ -79,7 +79,7 @@ def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState)
 
 
 def _array_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Update]:
-    """Cells that are not as in a fresh program."""
+    """Yield the cells that are not as in a fresh program."""
     schema = new.schema
     for entity in old.read(p4r.Entity(meter_entry=p4r.MeterEntry())):
         if entity.meter_entry.HasField("config"):
@@ -104,7 +104,7 @@ def _is_set(register: p4r.RegisterEntry) -> bool:
 
 
 def _check_names(old: Schema, new: Schema) -> None:
-    """An id that means one object before and another after would put state into the wrong place."""
+    """Refuse an id that means another object in the new pipeline: state would go to the wrong place."""
     for number, name in old.names.items():
         now = new.names.get(number, name)
         stateless = name.startswith(("direct ", "controller "))

@@ -31,7 +31,7 @@ WORDS = {GROUP: "multicast group", "clone_session_entry": "clone session"}
 
 @dataclass
 class Entry:
-    """A group or session: as written, each of its copies with those that may replace it, and who does now."""
+    """A group or session: as written, each copy with those that may replace it, and the copies in use."""
 
     message: p4r.PacketReplicationEngineEntry
     candidates: list[list[Copy]]
@@ -39,7 +39,7 @@ class Entry:
 
 
 class Replication:
-    """Writes and reads `PacketReplicationEngineEntry`."""
+    """Handler of `PacketReplicationEngineEntry`."""
 
     def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._port_width = schema.port_width
@@ -73,7 +73,7 @@ class Replication:
             self._watched.add(name)
 
     def read(self, request: p4r.PacketReplicationEngineEntry) -> Iterator[p4r.Entity]:
-        """One multicast group or clone session, or all for id 0."""
+        """Read one multicast group or clone session, or all for id 0."""
         wanted = _name(request)
         form, number = wanted
         if number and wanted not in self._entries:
@@ -88,7 +88,7 @@ class Replication:
             self._delete(name)
 
     def deadline(self) -> int | None:
-        """When to look at the ports again, None: no replica has a backup."""
+        """Return when to look at the ports again, None: no replica has a backup."""
         return self._looked + PORT_CHECK_NS if self._watched else None
 
     def check_ports(self, now: int) -> None:
@@ -118,7 +118,7 @@ class Replication:
         self._watched.discard(name)
 
     def _choose(self, candidates: Sequence[Sequence[Copy]]) -> list[Copy]:
-        """The first candidate of each row whose port is up, or the first of all."""
+        """Return the first candidate of each row whose port is up, or the first of all."""
         is_up = self._plane.port_is_up
         return [
             row[0] if len(row) == 1 else next((copy for copy in row if is_up(copy[0])), row[0])
@@ -126,7 +126,7 @@ class Replication:
         ]
 
     def _replicas(self, replicas: Sequence[p4r.Replica], what: str) -> list[list[Copy]]:
-        """The copies of a group or session, each followed by its backups."""
+        """Return the copies of a group or session, each followed by its backups."""
         seen: set[Copy] = set()
         rows = []
         for replica in replicas:
@@ -172,7 +172,7 @@ def _name(message: p4r.PacketReplicationEngineEntry) -> Name:
 
 
 def _check_number(name: Name) -> str:
-    """Refuse numbers that no group or session can have; it in words."""
+    """Refuse numbers that no group or session can have; return it in words."""
     form, number = name
     what = f"{WORDS[form]} {number}"
     if form == GROUP:

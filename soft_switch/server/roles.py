@@ -1,4 +1,4 @@
-"""What a role may do: Stratum's `P4RoleConfig`, the scheme that finsy knows.
+"""Rights of a role: Stratum's `P4RoleConfig`, the scheme that finsy knows.
 
 P4Runtime leaves the scheme open (specification, section "Role Config"). In this one a role lists the ids of
 the P4Info objects it may write and read; a role without a configuration, and the default role, may do
@@ -26,12 +26,12 @@ class Access:
     pipeline: bool
 
     def allows(self, entity: p4r.Entity) -> bool:
-        """Whether an entity is one of the role's."""
+        """Tell whether an entity is one of the role's."""
         number = entity_id(entity)
         return number is None or number in self.exclusive or number in self.shared
 
     def receives(self, packet: p4r.PacketIn) -> bool:
-        """Whether the role gets a packet-in."""
+        """Tell whether the role gets a packet-in."""
         if not self.packet_ins or self.packet_in_filter is None:
             return self.packet_ins
         number, value = self.packet_in_filter
@@ -39,7 +39,7 @@ class Access:
 
 
 def parse_role(role: p4r.Role, others: Mapping[str, Access]) -> Access | None:
-    """The access a controller asks for, None for all; `others` is that of the live roles that have one."""
+    """Return the access a controller asks for, None for all; `others`: of live roles that have one."""
     if not role.HasField("config"):
         return None
     if not role.name:
@@ -67,14 +67,14 @@ def parse_role(role: p4r.Role, others: Mapping[str, Access]) -> Access | None:
 
 
 def filter_entities(access: Access | None, entities: Iterable[p4r.Entity]) -> list[p4r.Entity]:
-    """The entities that a role may see."""
+    """Return the entities that a role may see."""
     return [entity for entity in entities if access is None or access.allows(entity)]
 
 
 def entity_id(entity: p4r.Entity) -> int | None:
-    """The id of the P4Info object that decides who may write an entity, None where there is none.
+    """Return the id of the P4Info object that decides who may write an entity, None if there is none.
 
-    As Stratum counts it: the first field of each message, or of the table entry that is its first field.
+    As in Stratum, it is the first field of each message, or of the table entry that is its first field.
     """
     kind = entity.WhichOneof("entity")
     if kind is None or kind == "packet_replication_engine_entry":

@@ -1,7 +1,7 @@
-"""How an update is taken back: what ROLLBACK_ON_ERROR needs.
+"""Inverse updates, which ROLLBACK_ON_ERROR needs to take updates back.
 
-Source: P4Runtime specification, section "Batch Atomicity". Taken back is all that a controller can write.
-How long an entry has been idle, and what a meter has in its buckets, starts anew.
+Source: P4Runtime specification, section "Batch Atomicity". All that a controller can write is taken back.
+An entry's idle time and a meter's buckets start anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _KEYS: dict[str, tuple[str, ...]] = {
 
 
 def inverse(update: p4r.Update, entities: Iterable[p4r.Entity]) -> list[p4r.Update]:
-    """The updates that restore `entities`, which are what `query` finds before `update` changes them."""
+    """Return the updates that restore `entities`, which `query` found before `update` changes them."""
     if update.type == p4r.Update.INSERT:
         return [p4r.Update(type=p4r.Update.DELETE, entity=update.entity)]
     operation = p4r.Update.MODIFY if update.type == p4r.Update.MODIFY else p4r.Update.INSERT
@@ -30,7 +30,7 @@ def inverse(update: p4r.Update, entities: Iterable[p4r.Entity]) -> list[p4r.Upda
 
 
 def _writable(entity: p4r.Entity) -> p4r.Entity:
-    """An entity as it was read, without what only the switch may set."""
+    """Return an entity as it was read, without what only the switch may set."""
     if not entity.HasField("table_entry") or not entity.table_entry.is_const:
         return entity
     fixed = p4r.Entity()
@@ -41,7 +41,7 @@ def _writable(entity: p4r.Entity) -> p4r.Entity:
 
 
 def query(entity: p4r.Entity) -> p4r.Entity:
-    """A read of just this entity, with all that was or could have been written to it."""
+    """Return a read of just this entity, with all that was or could have been written to it."""
     kind = entity.WhichOneof("entity")
     answer = p4r.Entity()
     if kind == "table_entry":
@@ -68,7 +68,7 @@ def query(entity: p4r.Entity) -> p4r.Entity:
 
 
 def _table_query(entry: p4r.TableEntry) -> p4r.TableEntry:
-    """A read of the entry with this key."""
+    """Return a read of the entry with this key."""
     return p4r.TableEntry(
         table_id=entry.table_id,
         match=entry.match,

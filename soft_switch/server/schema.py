@@ -67,12 +67,12 @@ class Table:
 
     @property
     def indirect(self) -> bool:
-        """Whether its entries have no actions of their own."""
+        """True if its entries have no actions of their own."""
         return self.profile_id != 0
 
     @cached_property
     def needs_priority(self) -> bool:
-        """Whether every entry must have a priority (greater wins); otherwise none may."""
+        """True if every entry must have a priority (greater wins); otherwise none may."""
         return any(field.kind in PRIORITY_KINDS for field in self.fields)
 
 
@@ -156,11 +156,11 @@ class Schema:
         return {action.name: action for action in self.actions.values()}
 
     def select(self, kind: str, objects: Mapping[int, T], number: int) -> list[T]:
-        """What a read is about: the one with that id, or all for id 0."""
+        """Return the objects of a read: the one with that id, or all for id 0."""
         return [self.lookup(kind, objects, number)] if number else list(objects.values())
 
     def lookup(self, kind: str, objects: Mapping[int, T], number: int) -> T:
-        """What is kept of a `kind` of this P4Info under its id; INVALID_ARGUMENT where it has none."""
+        """Return the object of a `kind` under its id; INVALID_ARGUMENT if this P4Info has none."""
         found = objects.get(number)
         if found is not None:
             return found
@@ -177,7 +177,7 @@ class Schema:
 
 
 def parse_p4info(p4info: p4i.P4Info) -> Schema:
-    """The schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
+    """Return the schema of a P4Info; INVALID_ARGUMENT names the object that is wrong or cannot be served."""
     names = _names(p4info)
     translated = parse_sdn_types(p4info.type_info)
     actions = {action.preamble.id: _action(action, translated) for action in p4info.actions}

@@ -36,18 +36,18 @@ OPTIONS = (
 
 @dataclass(frozen=True, kw_only=True)
 class ServerTls:
-    """What the server shows; clients need a certificate by the same authority where `client_certificates`."""
+    """Certificate of the server; with `client_certificates`, clients need one by the same authority."""
 
     files: TlsFiles
     client_certificates: bool
 
     def credentials(self) -> grpc.ServerCredentials:
-        """For gRPC; TlsError."""
+        """Return the credentials for gRPC; TlsError."""
         return server_credentials(self.files, client_certificates=self.client_certificates)
 
 
 class P4RuntimeServer:
-    """Serves P4Runtime for one data plane.
+    """Server of P4Runtime for one data plane.
 
     `address` is HOST:PORT (port 0 takes a free one) or unix:PATH. `promote` chooses what happens when a
     primary leaves, as `soft_switch.server.arbitration` says. With `tls` it takes TLS only; requests of more
@@ -81,7 +81,7 @@ class P4RuntimeServer:
 
     @property
     def address(self) -> str:
-        """Where the server listens, with the port it was given."""
+        """The address at which the server listens, with the port it was given."""
         if self._address is None:
             raise RuntimeError("the P4Runtime server has not been started")
         return self._address

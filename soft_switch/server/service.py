@@ -57,7 +57,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self._ticker.start()
 
     def stop(self) -> None:
-        """No more notifications."""
+        """Stop all notifications."""
         self._ticker.stop()
         self._device.close()
 
@@ -103,7 +103,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def GetForwardingPipelineConfig(
         self, request: p4r.GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
     ) -> p4r.GetForwardingPipelineConfigResponse:
-        """The current pipeline; the config is left unset when there is none."""
+        """Return the current pipeline; the config is left unset when there is none."""
         try:
             self._check_device(request.device_id)
             config = self._device.get_config(request.response_type)
@@ -114,7 +114,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def Capabilities(
         self, request: p4r.CapabilitiesRequest, context: grpc.ServicerContext
     ) -> p4r.CapabilitiesResponse:
-        """The version of P4Runtime served."""
+        """Return the version of P4Runtime served."""
         if request.device_id:
             try:
                 self._check_device(request.device_id)
@@ -127,7 +127,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def StreamChannel(
         self, request_iterator: Iterator[p4r.StreamMessageRequest], context: grpc.ServicerContext
     ) -> Iterator[p4r.StreamMessageResponse]:
-        """A controller's session: arbitration and packets. It lives as long as the stream."""
+        """Serve a controller's session: arbitration and packets. It lives as long as the stream."""
         with self._lock:
             session = StreamSession(next(self._ids), context.peer())
             full = len(self._sessions) >= MAX_STREAMS
@@ -199,7 +199,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                 session.offer(p4r.StreamMessageResponse(idle_timeout_notification=notification))
 
     def _primaries(self) -> list[tuple[StreamSession, Access | None]]:
-        """The primary of every role that has one, and what it may do."""
+        """Return the primary of every role that has one, with its rights."""
         with self._lock:
             return [
                 (self._sessions[session_id], self._arbiter.access(session_id))
@@ -262,7 +262,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         self._notify_primary(later)
 
     def _notify(self, notices: Iterable[Notice]) -> Notice | None:
-        """Tell all but the primary, whose notice is returned; `_lock` is held."""
+        """Tell all but the primary, and return the primary's notice; `_lock` is held."""
         primary = None
         for session_id, message in notices:
             if self._arbiter.is_primary(session_id):
@@ -295,7 +295,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 
 
 def _chunks(entities: Iterable[p4r.Entity]) -> Iterator[p4r.ReadResponse]:
-    """Responses of at most about CHUNK_BYTES; at least one, for clients that expect it as BMv2 sends it."""
+    """Yield responses of about CHUNK_BYTES at most; at least one, which clients expect as BMv2 sends it."""
     response, size = p4r.ReadResponse(), 0
     for entity in entities:
         length = entity.ByteSize()

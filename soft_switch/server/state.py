@@ -65,7 +65,7 @@ def parse_config(message: p4r.ForwardingPipelineConfig) -> PipelineConfig:
 
 
 def _unwrap(data: bytes) -> bytes:
-    """The program in a `p4.tmp.P4DeviceConfig`; anything else as it is.
+    """Return the program in a `p4.tmp.P4DeviceConfig`; anything else as it is.
 
     Older clients send that, which simple_switch_grpc calls deprecated and takes:
 
@@ -83,7 +83,7 @@ def _unwrap(data: bytes) -> bytes:
 
 
 class EntityHandler(Protocol):
-    """Serves one kind of entity."""
+    """Handler of one kind of entity."""
 
     def write(self, operation: Operation, message: Any) -> None: ...
 
@@ -127,7 +127,7 @@ class ForwardingState:
             raise _from_data_plane(error) from error
 
     def read(self, request: p4r.Entity) -> list[p4r.Entity]:
-        """The entities one element of a ReadRequest selects."""
+        """Return the entities that one element of a ReadRequest selects."""
         if request.HasField("extern_entry") and not request.extern_entry.extern_type_id:
             return []  # so that a controller that reads or clears everything can do so
         handler, message = self._dispatch(request)
@@ -139,7 +139,7 @@ class ForwardingState:
             raise _from_data_plane(error) from error
 
     def undo(self, update: p4r.Update) -> list[p4r.Update]:
-        """The updates that take back what `update` is about to do; none if it will be refused."""
+        """Return the updates that take back what `update` is about to do; none if it will be refused."""
         if update.type == p4r.Update.INSERT:
             return inverse(update, ())
         try:
@@ -174,7 +174,7 @@ class ForwardingState:
 
 
 def _from_data_plane(error: Exception) -> P4RuntimeError:
-    """The data plane's refusal with its code; anything else is a defect and logged with its trace."""
+    """Return the data plane's refusal with its code; anything else is a defect, logged with its trace."""
     for kind, code in DATA_PLANE_ERRORS:
         if isinstance(error, kind):
             return P4RuntimeError(code, str(error))

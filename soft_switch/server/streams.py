@@ -53,7 +53,7 @@ class StreamSession:
         self._queue.put(None)
 
     def messages(self) -> Iterator[p4r.StreamMessageResponse]:
-        """What to send, until the stream is closed."""
+        """Yield what to send, until the stream is closed."""
         while (item := self._queue.get()) is not None:
             message, size = item
             if size:

@@ -49,7 +49,7 @@ class Entry:
 
 @dataclass
 class DefaultEntry:
-    """What a table does on a miss; `call` is None where the program names no action."""
+    """The entry for a miss; `call` is None if the program names no action."""
 
     call: ActionCall | None
     metadata: bytes = b""
@@ -66,7 +66,7 @@ class TableState:
 
 
 class Tables:
-    """Writes and reads `TableEntry` on one data plane. `clock` gives nanoseconds and never goes back."""
+    """Handler of `TableEntry` on one data plane. `clock` gives nanoseconds and never goes back."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class Tables:
             self._delete(state, message)
 
     def read(self, request: p4r.TableEntry) -> Iterator[p4r.Entity]:
-        """The entries a request selects; fields left at their default select everything."""
+        """Read the entries a request selects; fields left at their default select everything."""
         for state in self.select(request):
             if request.HasField("time_since_last_hit") and request.table_id:
                 _check_idle_timeout(state.table, "time_since_last_hit", default=request.is_default_action)
@@ -115,7 +115,7 @@ class Tables:
                 yield p4r.Entity(table_entry=self._format(state.table, key, entry, request))
 
     def expired(self) -> list[p4r.TableEntry]:
-        """The entries that no packet has hit for their timeout, each as IdleTimeoutNotification wants it."""
+        """Return entries that no packet has hit for their timeout, as IdleTimeoutNotification wants them."""
         messages = []
         for table_id, key in self.idle.expired(self._clock()):
             state = self._states[table_id]
@@ -126,17 +126,17 @@ class Tables:
         return messages
 
     def state(self, table_id: int) -> TableState:
-        """The table with this id, INVALID_ARGUMENT if the P4Info has none."""
+        """Return the table with this id, INVALID_ARGUMENT if the P4Info has none."""
         return self._schema.lookup("table", self._states, table_id)
 
     def select(self, request: p4r.TableEntry) -> list[TableState]:
-        """The tables a read is about: one, or all for id 0."""
+        """Return the tables a read is about: one, or all for id 0."""
         if request.match and not request.table_id:
             raise invalid("a read with match fields needs a table id: field ids mean nothing without a table")
         return self._schema.select("table", self._states, request.table_id)
 
     def matching(self, state: TableState, request: p4r.TableEntry) -> Iterator[tuple[Key, Entry]]:
-        """The entries that pass every filter set in a read request."""
+        """Yield the entries that pass every filter set in a read request."""
         table = state.table
         try:
             wanted = parse_key(table, request.match) if request.match else None
@@ -163,7 +163,7 @@ class Tables:
                 yield key, entry
 
     def same_entry(self, one: p4r.TableEntry, other: p4r.TableEntry) -> bool:
-        """Whether two messages name one entry, or both the default entry, of a table."""
+        """Tell whether two messages name one entry, or both the default entry, of a table."""
         table = self.state(one.table_id).table
         return (
             one.table_id == other.table_id
@@ -234,7 +234,7 @@ class Tables:
             self.profiles.release(table, entry.call)
 
     def _place(self, table: Table, key: Key, call: ActionCall | Choice) -> int:
-        """Put a new entry into the data plane; its handle."""
+        """Put a new entry into the data plane; return its handle."""
         match, priority = key
         if isinstance(call, ActionCall):
             name, params = call.action, call.params
@@ -298,7 +298,7 @@ class Tables:
     def _check_resources(
         self, table: Table, message: p4r.TableEntry, *, default: bool = False
     ) -> MeterConfig | None:
-        """Refuse what the table does not have; the meter's configuration."""
+        """Refuse what the table does not have; return the meter's configuration."""
         if message.HasField("time_since_last_hit"):
             raise invalid(f"table {table.name}: time_since_last_hit is the switch's to set")
         if message.idle_timeout_ns:
@@ -318,7 +318,7 @@ class Tables:
         return parse_config(table.direct_meter, message.meter_config)
 
     def _write_resources(self, table: Table, key: Key, entry: Entry, message: p4r.TableEntry) -> None:
-        """Counter and timeout of an entry that has just been written."""
+        """Write counter and timeout of an entry that has just been written."""
         if message.HasField("counter_data"):
             data = message.counter_data
             self._plane.direct_counter_write(table.name, entry.handle, data.packet_count, data.byte_count)
@@ -373,7 +373,7 @@ class Tables:
 
 
 class DirectCounters:
-    """Writes and reads `DirectCounterEntry`: the counters that hang on table entries."""
+    """Handler of `DirectCounterEntry`: the counters that hang on table entries."""
 
     def __init__(self, tables: Tables, plane: DataPlane) -> None:
         self._tables = tables
@@ -395,7 +395,7 @@ class DirectCounters:
             )
 
     def read(self, request: p4r.DirectCounterEntry) -> Iterator[p4r.Entity]:
-        """The counters of the entries a request selects; NOT_FOUND when it gives a key that is not there."""
+        """Read the counters of the entries that a request selects; NOT_FOUND for a key that is not there."""
         selector = request.table_entry
         for state in self._tables.select(selector):
             if not selector.table_id and not state.table.direct_counter:
@@ -411,7 +411,7 @@ class DirectCounters:
 
 
 def counter_data(packets: int, bytes_: int) -> p4r.CounterData:
-    """A counter's value; the data plane counts 64 bits, the message holds 63 and a sign."""
+    """Return a counter's value; the data plane counts 64 bits, the message holds 63 and a sign."""
     limit = (1 << 63) - 1
     return p4r.CounterData(packet_count=packets & limit, byte_count=bytes_ & limit)
 
@@ -429,12 +429,12 @@ def _key(table: Table, message: p4r.TableEntry, *, new: bool = False) -> Key:
 
 
 def named(table: Table, key: Key) -> p4r.TableEntry:
-    """A message that names an entry, and nothing more."""
+    """Return a message that names an entry, and nothing more."""
     return p4r.TableEntry(table_id=table.id, match=format_key(table, key[0]), priority=key[1])
 
 
 def find_entry(state: TableState, message: p4r.TableEntry) -> Entry:
-    """The entry that a message names by its match fields and priority; NOT_FOUND if there is none."""
+    """Return the entry that a message names by match fields and priority; NOT_FOUND if there is none."""
     return _find(state, _key(state.table, message))
 
 
@@ -446,7 +446,7 @@ def _find(state: TableState, key: Key) -> Entry:
 
 
 def missing_entry(table: Table) -> P4RuntimeError:
-    """The error for a match key and priority that no entry has."""
+    """Return the error for a match key and priority that no entry has."""
     return not_found(f"table {table.name} has no entry with this match key and priority")
 
 

@@ -13,7 +13,7 @@ MAX_PERIOD_S = 86400.0  # a longer one could be more than the system can wait
 
 
 class Ticker:
-    """Calls `tick` whenever `delay_ns` nanoseconds have passed; None from it means: not before `wake`."""
+    """A thread that calls `tick` after `delay_ns` nanoseconds, again and again; None: not before `wake`."""
 
     def __init__(self, tick: Callable[[], None], delay_ns: Callable[[], int | None]) -> None:
         self._tick = tick
@@ -34,7 +34,7 @@ class Ticker:
             self._thread.join()
 
     def wake(self) -> None:
-        """What is due, or when, may have changed."""
+        """Look again: what is due, or when, may have changed."""
         self._woken.set()
 
     def _run(self) -> None:

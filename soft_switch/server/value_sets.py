@@ -19,7 +19,7 @@ from soft_switch.server.schema import Schema
 
 
 class ValueSets:
-    """Writes and reads `ValueSetEntry`."""
+    """Handler of `ValueSetEntry`."""
 
     def __init__(self, schema: Schema, plane: DataPlane) -> None:
         self._schema = schema
@@ -45,7 +45,7 @@ class ValueSets:
         self._members[values.id] = members
 
     def read(self, request: p4r.ValueSetEntry) -> Iterator[p4r.Entity]:
-        """One value set with its members, or all for id 0."""
+        """Read one value set with its members, or all for id 0."""
         for values in self._schema.select("value set", self._schema.value_sets, request.value_set_id):
             entry = p4r.ValueSetEntry(value_set_id=values.id)
             for member in self._members[values.id]:
