@@ -1,4 +1,4 @@
-"""Chooses what carries RoCE v2 on this machine: our userspace transport, or an RDMA device."""
+"""Choice of the carrier of RoCE v2 on this machine: our userspace transport, or an RDMA device."""
 
 from __future__ import annotations
 

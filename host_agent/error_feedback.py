@@ -1,4 +1,4 @@
-"""Error feedback: adds the rounding errors of a 16-bit wire to a worker's next gradients."""
+"""Error feedback: the rounding errors of a 16-bit wire are added to a worker's next gradients."""
 
 from __future__ import annotations
 

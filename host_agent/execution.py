@@ -163,7 +163,7 @@ class Tally:
 
 @dataclass(eq=False)
 class Execution:
-    """Runs tasks in the order in which they are given, from any thread. `view`: the first one."""
+    """Runner of tasks, in the order in which they are given, from any thread. `view`: the first one."""
 
     view: InitVar[View]
     ready: InitVar[Ready]

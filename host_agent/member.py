@@ -74,7 +74,7 @@ class Say:
 
 @dataclass(frozen=True)
 class Cut:
-    """Abort the connection: threads that wait on it learn of it. `planned`: nothing runs on it."""
+    """Order to abort the connection: threads that wait on it learn of it. `planned`: nothing runs on it."""
 
     reason: str
     planned: bool
@@ -89,14 +89,14 @@ class Settle:
 
 @dataclass(frozen=True)
 class Offer:
-    """Close the connection that was cut, and call `offered` with fresh queue pairs."""
+    """Order to close the connection that was cut, and call `offered` with fresh queue pairs."""
 
     renewal: int
 
 
 @dataclass(frozen=True)
 class Connect:
-    """Connect what was offered to the neighbours, and call `connected`."""
+    """Order to connect what was offered to the neighbours, and call `connected`."""
 
     renewal: int
     ready: Ready
@@ -104,7 +104,7 @@ class Connect:
 
 @dataclass(frozen=True)
 class Repair:
-    """Run `recovery.repair` of this collective, and call `repaired`."""
+    """Order to run `recovery.repair` of this collective, and call `repaired`."""
 
     renewal: int
     collective: int
@@ -142,7 +142,7 @@ class Inconsistent:
 
 @dataclass(frozen=True)
 class Exhausted:
-    """Warn: this generation has used up the messages that a switch sums."""
+    """Order to warn: this generation has used up the messages that a switch sums."""
 
 
 Action = Say | Cut | Settle | Offer | Connect | Repair | Again | Drop | WentOn | Inconsistent | Exhausted

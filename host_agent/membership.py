@@ -107,7 +107,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class MembershipChange:
-    """Workers of an elastic job have died. `lost`: their ranks, as they were numbered before this."""
+    """Death of workers of an elastic job. `lost`: their ranks, as they were numbered before this."""
 
     old_rank: int
     rank: int

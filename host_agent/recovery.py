@@ -162,7 +162,7 @@ class ReplayLog:
 
 
 class LinkCut(Exception):
-    """Thrown into a collective whose connection was cut, when there is another: the job was renewed."""
+    """An exception in a collective whose connection was cut, when there is another: the job was renewed."""
 
 
 class BegunAnewError(Exception):

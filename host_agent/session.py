@@ -61,14 +61,14 @@ _LONG_AGO: Final = -(1 << 62)
 
 @dataclass(frozen=True)
 class Open:
-    """Open a stream to the controller, which replaces the last one, with this as its first message."""
+    """Order to open a stream to the controller, which replaces the last one, with this first message."""
 
     first: Join | Resume
 
 
 @dataclass(frozen=True)
 class Send:
-    """Say it in the stream that was opened last."""
+    """Order to send a message in the stream that was opened last."""
 
     message: FromWorker
 
@@ -85,7 +85,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Away:
-    """Log that the controller has been out of reach for so long, and the job goes on without it."""
+    """Order to log that the controller is out of reach for so long, and the job goes on without it."""
 
     for_ns: int
     why: str

@@ -46,7 +46,7 @@ class Wire(str, Enum):
 
 @dataclass(frozen=True)
 class Wait:
-    """Go on when `op_id` is RECEIVED (what arrives is in place) or COMPLETED (all sent is ACKed)."""
+    """A wait until `op_id` is RECEIVED (what arrives is in place) or COMPLETED (all sent is ACKed)."""
 
     op_id: int
     until: EventType = EventType.RECEIVED
@@ -75,7 +75,7 @@ class Shared:
 
 
 class Restored(Exception):
-    """Thrown into steps that were cut: what they share is in place, from a rank that had finished."""
+    """An exception in steps that were cut: what they share is in place, from a rank that had finished."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +163,7 @@ def until_sent(ids: list[int]) -> Steps[None]:
 
 
 class Disagreement(Exception):
-    """Ranks differ in something that no header says: what a barrier counted, or what they have finished."""
+    """A difference between ranks that no header shows: what a barrier counted, or what they have finished."""
 
 
 _ROUND_BYTES: Final = 4096  # what a link could have carried while a worker waits for a round's messages

@@ -45,7 +45,7 @@ _NOTICE: Final = struct.Struct(f"=QQ{_LANES}Q{2 * _CALL}")
 
 
 class Pace:
-    """Holds one worker's incoming bytes back to a rate, over all lanes. `rate_bit_s` None: as they come.
+    """A limit of one worker's incoming bytes to a rate, over all lanes. `rate_bit_s` None: no limit.
 
     `bytes_received`: what has come from other workers of the machine.
     """

@@ -133,7 +133,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Start:
-    """Run the call, then `has_result`. `root`: its rank now. `lanes`: the slots that lanes go on behind."""
+    """Order to run the call, then `has_result`. `root`: its rank now. `lanes`: the slots to go on behind."""
 
     world: World
     renewal: int
@@ -143,7 +143,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Ask:
-    """Ask the plane, in a collective of its own, whether it goes by ring; then `found_way`.
+    """Order to ask the plane, in a collective of its own, whether it goes by ring; then `found_way`.
 
     `start`: as the call will be started.
     """
@@ -153,7 +153,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Finish:
-    """Ask the plane's member whether the result is this worker's, then `finished`; else `dropped`."""
+    """Order to ask the plane's member if the result is this worker's, then `finished`; else `dropped`."""
 
     renewal: int
 
@@ -191,7 +191,7 @@ _NOWHERE: Final = Place(0, (World(0, ()),))
 
 @dataclass
 class Gang:
-    """`local_rank` of `size` workers of a machine, the first of which joined as `first_rank`.
+    """A worker's gang: `local_rank` of `size` workers of a machine; the first joined as `first_rank`.
 
     `step`: the number of the call in its turn, or of the next.
     """

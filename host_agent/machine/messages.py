@@ -21,7 +21,7 @@ _LARGEST: Final = (1 << 63) - 1
 
 
 class BadMessageError(ValueError):
-    """Something that no worker of this version says."""
+    """A message that no worker of this version sends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """All have come. With it comes everybody's memory, by local rank."""
+    """The news that all have come. With it comes everybody's memory, by local rank."""
 
 
 @dataclass(frozen=True)

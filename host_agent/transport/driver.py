@@ -12,7 +12,7 @@ from host_agent.transport.link import NativeLink
 
 
 class RcDriver(NativeLink):
-    """Runs one endpoint on `interface` (needs CAP_NET_RAW)."""
+    """A link that runs one endpoint on `interface` (needs CAP_NET_RAW)."""
 
     def __init__(self, config: TransportConfig, interface: str) -> None:
         super().__init__(config)

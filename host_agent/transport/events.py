@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class EventType(IntEnum):
-    """RECEIVED: the receive buffer is complete. COMPLETED: also, everything sent is acknowledged."""
+    """Kinds of events. RECEIVED: the receive buffer is complete. COMPLETED: all sent is acknowledged, too."""
 
     RECEIVED = 1
     COMPLETED = 2

@@ -1,1 +1,1 @@
-"""Bytes to headers and headers to bytes: RoCE v2 and the aggregation header. Decides nothing."""
+"""Conversion of bytes to headers and back: RoCE v2 and the aggregation header. It decides nothing."""

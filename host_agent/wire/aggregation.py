@@ -108,7 +108,7 @@ class Stage(IntEnum):
 
 
 class Flags(IntFlag):
-    """Set by the switch."""
+    """Flags that the switch sets."""
 
     NONE = 0x00
     RESULT = 0x01  # this payload is what all ranks' payloads came to

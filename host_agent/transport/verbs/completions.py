@@ -13,7 +13,7 @@ from host_agent.transport.native import address_text
 
 
 class Status(IntEnum):
-    """ibv_wc_status, those that an RC queue pair of SENDs can have."""
+    """Values of ibv_wc_status, those that an RC queue pair of SENDs can have."""
 
     SUCCESS = 0
     LOC_LEN_ERR = 1
@@ -34,7 +34,7 @@ class Status(IntEnum):
 
 
 class DeviceEvent(IntEnum):
-    """ibv_event_type, those that are of interest here."""
+    """Values of ibv_event_type, those that are of interest here."""
 
     CQ_ERR = 0
     QP_FATAL = 1
