@@ -23,7 +23,7 @@ _WIDTH: Final = 64
 
 
 def models() -> Iterator[tuple[str, list[Rows]]]:
-    """Yield each model's first step, and its step after `LATE_STEPS` of Adam: every bucket's tensor."""
+    """Yield each model's gradients by bucket, of its first step and after `LATE_STEPS` of Adam."""
     import torch
 
     torch.set_num_threads(1)  # the models are small, and threads that wait for each other are slow

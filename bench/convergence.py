@@ -67,7 +67,7 @@ class Verdict:
 
 
 def verdict(row: Row, first: Row) -> Verdict:
-    """Compare the means: are they within the standard deviation of `first`?"""
+    """Judge whether the means differ by no more than the standard deviation of `first`."""
     differences = [mean - wanted for mean, wanted in zip(row.mean, first.mean, strict=True)]
     within = [abs(difference) <= spread for difference, spread in zip(differences, first.spread, strict=True)]
     return Verdict(

@@ -2,10 +2,10 @@
 
     sudo .venv/bin/python -m bench.rack --json results.json
 
-Two parts. `throughput`: links without a rate, 4 workers, path MTU 1024 and 4096; goodput per worker is
-tensor bits over time (nccl-tests' algbw), packets per second are those that the switch received.
-`latency`: 1 KB. What is compared runs in turns, round by round; medians and spreads are over the rounds.
-BMv2 is left out, and named as left out, where it is not installed.
+Two parts. `throughput`: links without a rate, 4 workers, path MTU 1024 and 4096; goodput per worker is tensor
+bits over time (nccl-tests' algbw), packets per second are those that the switch received. `latency`: 1 KB.
+Cases run in turns, round by round; medians and spreads are over the rounds. BMv2 is left out, and named as
+left out, where it is not installed.
 """
 
 from __future__ import annotations

@@ -301,7 +301,7 @@ class Communicator(Collectives):
         self._execution.member.called = calls % NUMBERS
 
     def begins_gang_collective(self, call: int) -> tuple[int, tuple[View, ...]]:
-        """Begin a collective of all GPUs; see `Execution`, as for the next two methods."""
+        """Begin a collective of all GPUs; see `Execution.begins_gang_collective`."""
         return self._execution.begins_gang_collective(call)
 
     def is_begun_anew(self, gang_renewal: int) -> bool:

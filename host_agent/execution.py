@@ -318,7 +318,7 @@ class Execution:
         return f"rank {self.rank}: {error if isinstance(error, CommunicatorError) else repr(error)}"
 
     def _admit(self, task: Task[Any]) -> int:
-        """Give a collective its number."""
+        """Give a collective its number, and return it."""
         self._require_no_failure(task.what)  # first: who has left after a failure is told of that
         if self._closed:
             raise CommunicatorClosedError(f"{task.what}: this communicator has left its job; join again")

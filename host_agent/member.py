@@ -346,11 +346,11 @@ class Member:
         return True
 
     def is_settling(self, move: int) -> bool:
-        """Tell whether the move still waits for that."""
+        """Tell whether the move still waits until nothing is in flight."""
         return self._move == move and not self._is_over
 
     def offered(self, renewal: int, *, qpn_out: int, psn_out: int, qpn_in: int) -> bool:
-        """Take fresh queue pairs to tell neighbours of; they are this worker's from `connected` on."""
+        """Offer fresh queue pairs, which this worker has from `connected` on; return if they are wanted."""
         if not self._waits_for(Stage.OFFERING, renewal):
             return False
         self.stage = Stage.AGREEING
@@ -368,7 +368,7 @@ class Member:
         return True
 
     def connected(self, renewal: int) -> bool:
-        """Note that the connection is ready; the caller replaces the cut one with it."""
+        """Note that the connection is ready; return whether the caller has to replace the cut one with it."""
         if not self._waits_for(Stage.CONNECTING, renewal):
             return False
         self.stage = Stage.STARTING

@@ -240,7 +240,7 @@ class AgentMetrics:
         def family(
             kind: Any, name: str, text: str, *values: tuple[str | float, ...], by: tuple[str, ...] = ()
         ) -> Metric:
-            """Add values to a family; each has its own labels."""
+            """Make a family of `values`; each comes last behind its own labels."""
             made: Metric = kind(f"p4reduce_agent_{name}", text, labels=(*mine, *by))
             for *labels, value in values:
                 made.add_metric((*mine.values(), *labels), value)  # type: ignore[attr-defined]

@@ -1,8 +1,8 @@
 """Floats as 32-bit integers that a switch can add: the reference code, and the bound on the error.
 
-SUM and AVG. A tensor is cut into blocks of neighbours. Of each, all ranks agree on e, with |x| < 2^e for
-every element x of every rank's block: e is a float32's exponent field, less 126, so that it fits into a byte.
-Each rank sends round(x · 2^s), to nearest even, with
+SUM and AVG. A tensor is cut into blocks of neighbours. For each block all ranks agree on e, with |x| < 2^e
+for every element x of every rank's block: e is a float32's exponent field, less 126, so that it fits into a
+byte. Each rank sends round(x · 2^s), to nearest even, with
 
     s = 31 - h - e,    h = ceil(log2 N) for N <= 128, floor(log2 N) + 1 above
 

@@ -2,8 +2,8 @@
 
 A call runs in its caller's thread, or, as a future, in a queue's. It takes a number when it is made, and runs
 when all before it are over. An interrupt (Ctrl-C) may strike between any two instructions. So a call notes
-what it has taken in its `_Turn`, under the lock that gives it. Whoever waits for a turn waits for a
-condition, because a lock that an interrupt left taken would block the others for ever.
+what it has taken in its `_Turn`, under the lock that gives it. A thread waits for its turn on a condition: a
+lock that an interrupt left taken would block the others for ever.
 """
 
 from __future__ import annotations

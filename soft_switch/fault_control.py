@@ -7,7 +7,7 @@
     {"do": "clear", "number": 3}     (without a number: all)
     {"ok": {"cleared": 1}}
 
-What cannot be done is answered with {"error": "a sentence"}.
+A request that cannot be done is answered with {"error": "a sentence"}.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class SwitchMetrics:
         self._plane = plane
 
     def collect(self) -> Iterator[Metric]:
-        """Return all families, as they are now."""
+        """Yield all families, as they are now."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         ports, stats = self._plane.ports(), self._plane.stats()

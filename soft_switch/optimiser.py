@@ -1,7 +1,7 @@
 """A quickly compiled program runs at once; the optimised one is compiled behind it and takes its place.
 
-Which of the two handles a packet makes no difference but in speed: they are made from the same source, and
-work on the same state. SOFT_SWITCH_COMPILE says what a load does with a program that is not in the cache:
+The two differ only in speed: they are made from the same source, and work on the same state.
+SOFT_SWITCH_COMPILE says what a load does with a program that is not in the cache:
 
 - `tiered`: big programs start with the quick version (the default),
 - `wait`: a load ends when the optimised version is there, as for small programs,

@@ -6,10 +6,10 @@ call they are of (`signature.py`): workers that disagree learn of it before any 
 some rank has an Inf or NaN go around the ring, in 64-bit floats, and nothing else does: their other elements
 are rounded once, as those of other blocks are. MAX and MIN are exact.
 
-Agreeing on a scale takes as long as a small sum does. So a tensor that is small goes without: in the sum of
-the switch every rank has a place of its own, with zeros from all others. All ranks add in order of rank, in
-64-bit floats, and round once: the result has the same bits everywhere, is closer than fixed point, and Inf
-and NaN come through.
+Agreeing on a scale takes as long as a small sum does. So a small tensor goes without a scale: in the switch's
+sum every rank has a place of its own, with zeros from all others. All ranks add in order of rank, in 64-bit
+floats, and round once: the result has the same bits everywhere, is closer than fixed point, and Inf and NaN
+come through.
 """
 
 from __future__ import annotations

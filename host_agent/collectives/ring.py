@@ -2,18 +2,19 @@
 
 Every part passes every rank, so that no rank is done before all have entered: the phases are synchronising,
 which the switch's slots rely on (docs/protocol.md). Parts are added in the order of the ring, the sum of a
-part in one place only, and copied from there: results have the same bits on all ranks. For the same reason
-no rank is done before it knows that all have called the same: each compares the header of every message with
-what it has called itself, before it passes anything on. Here parts and places
-count along the ring, which need not be in order of rank.
+part in one place only, and copied from there: results have the same bits on all ranks. For the same reason no
+rank is done before it knows that all have called the same: each compares the header of every message with its
+own call, before it passes anything on. Parts and places count along the ring, which need not be in order of
+rank.
 
-A ring adds in the type of the tensor. Where that ends, a sum on its way becomes Inf, and stays it: although
-what is added next, or AVG's division, would bring it back, and although a switch would give a finite sum. So
-what comes out as Inf or NaN is added once more, in 64-bit floats, and rounded once. All ranks know the same
-elements: by the bits of the result, or by the barrier at the end.
+A ring adds in the type of the tensor. Beyond that type's range, a sum on its way becomes Inf and stays Inf,
+although the next summand, or AVG's division, would bring it back, and although a switch would give a finite
+sum. So elements that come out as Inf or NaN are added once more, in 64-bit floats, and rounded once. All
+ranks know the same elements: by the bits of the result, or by the barrier at the end.
 
-A rank can finish while others lack almost everything, and only whoever finished has it (docs/protocol.md,
-renewals). So what is small is kept, and large ones end with a barrier: who is past it knows that all have it.
+A rank can finish while others lack almost everything, and only that rank has the result (docs/protocol.md,
+renewals). So small results are kept, and large ones end with a barrier: a rank that is past it knows that all
+have it.
 """
 
 from __future__ import annotations

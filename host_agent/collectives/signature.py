@@ -1,8 +1,8 @@
 """Signature of a call: every message of a collective carries it, and it has to be the same on all ranks.
 
 The switch compares it between the ranks of a message that it sums. A ring compares it at each receiver, with
-what that one has called itself: every phase has N - 1 steps, each sent only when the one before has come and
-was the same; so whoever has had the last step knows of every rank (docs/protocol.md).
+that rank's own call: every phase has N - 1 steps, each sent only when the one before has come and was the
+same. So a rank that has had the last step knows of every rank (docs/protocol.md).
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 On the `Board` each worker tells its mates where it stands (`gang.Notice`).
 
-A worker writes into memory of its own, and reads what it takes from the others' in place, so that nothing is
-copied but to add it up. A `Lane` is a sequence of steps: in each, every worker fills a slot, posts it, reads
-the others' slots and releases them. A worker is at most `_DEPTH` slots ahead of the slowest.
+A worker writes into its own memory, and reads the others' memory in place, so that bytes are copied only to
+be added up. A `Lane` is a sequence of steps: in each, every worker fills a slot, posts it, reads the others'
+slots and releases them. A worker is at most `_DEPTH` slots ahead of the slowest.
 
-What is read from others is what a link would carry: `Pace` holds the reader back to the channel's rate, and
-counts the bytes. As a link would, it carries one slot while processors fill the next and add up the one
-before (`Lane.carry`).
+Reading from others stands for a link: `Pace` holds the reader back to the channel's rate, and counts the
+bytes. Like a link, it carries one slot while processors fill the next and add up the one before
+(`Lane.carry`).
 """
 
 from __future__ import annotations
@@ -202,8 +202,8 @@ class Lane:
 class Board:
     """Each worker's newest notice, in its own memory, where its mates read it.
 
-    A notice has a version, which is odd while the notice is written. Who finds the same even version before
-    and after reading has read one notice as a whole (a seqlock; the native counters order what they guard).
+    A notice has a version, which is odd while the notice is written. A reader that finds the same even
+    version before and after has read one whole notice (a seqlock; the native counters order what they guard).
     """
 
     def __init__(self, meeting: Meeting) -> None:

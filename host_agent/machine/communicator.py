@@ -5,12 +5,13 @@ memory, and its plane, local rank g of all machines, which is an ordinary job. `
 may do among those of the machine; here are the threads, the memory and the plane that it needs.
 `hierarchy.py` runs it.
 
-A failure in one plane ends the gang: its workers tell the others of their machines, and these their planes.
+A failure in one plane ends the gang: its workers notify their machines, which notify the other planes.
 
-An elastic job goes on without machines: who dies takes its whole machine out of all planes. Of a collective
-that is under way, some planes may have that machine's part by then, and others not. So every renewal begins
-the first collective that no GPU has finished anew, on all GPUs, from its inputs. What some GPU has finished
-is finished on all, with that machine's part: each plane gives its results to those that lack them.
+An elastic job goes on without machines: a worker that dies takes its whole machine out of all planes. In a
+collective under way, some planes may have that machine's part by then, and others not. So every renewal
+begins anew the first collective that no GPU has finished, on all GPUs, from its inputs. A collective that
+some GPU has finished is finished on all, with that machine's part: each plane gives its results to those that
+lack them.
 """
 
 from __future__ import annotations
@@ -175,10 +176,10 @@ class MachineCommunicator(Collectives):
     ) -> Collectives:
         """Join as `Communicator.join`: GPU rank % gpus_per_host of machine rank // gpus_per_host.
 
-        All workers of a machine, which are processes of one user and one network namespace, share memory.
-        What a worker reads of it is held back to `intra_rate_bit_s` (None: not), as a channel of that rate
-        in each direction would. `pipeline`: pieces of a tensor are added up, summed by planes and gathered
-        at the same time. Both have to be the same on all workers.
+        All workers of a machine, which are processes of one user and one network namespace, share memory. A
+        worker's reads are held back to `intra_rate_bit_s` (None: not), as a channel of that rate in each
+        direction would do. `pipeline`: pieces of a tensor are added up, summed by planes and gathered at the
+        same time. Both have to be the same on all workers.
 
         With one GPU a machine it is `Communicator.join`. Errors as there; JobRefusedError, too, where the
         workers of a machine do not come, or differ.

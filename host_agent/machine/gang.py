@@ -21,14 +21,14 @@ RUNNING: the call adds up inside the machine and in the planes.
 FINISHING, in elastic jobs: the result is there, and is this worker's once no renewal asks where it stands
 (`Member.finish_gang_collective`).
 
-In an elastic job a renewal begins the first call that no GPU of the job has finished anew. Those in it drop
-what they have, and meet again, after that renewal. What some GPU has finished is finished on all. Mates meet
-after the same renewal, so they see the same workers in the job.
+In an elastic job a renewal begins anew the first call that no GPU of the job has finished. Workers in that
+call drop what they have, and meet again, after the renewal. A call that some GPU has finished is finished on
+all. Mates meet after the same renewal, so they see the same workers in the job.
 
-What only some may have heard of counts for all from the same step on. A call's root is one of the workers
-that the job has as `Member.view_at` says for the number of the call. A call is refused on all GPUs, in its
-step, where that worker has died, or where the job has had workers since (`Member.views_since`) that cannot
-divide its rows.
+A change that only some may have heard of counts for all from the same step on. A call's root is one of the
+workers that the job has as `Member.view_at` says for the number of the call. A call is refused on all GPUs,
+in its step, where that worker has died, or where the job has had workers since (`Member.views_since`) that
+cannot divide its rows.
 
 A mate may be one step ahead: it passes a step when it has seen all others there, which is before they have
 seen each other. So a `Notice` has a worker's last two calls. It cannot be two ahead.
@@ -235,7 +235,7 @@ class Gang:
         self._meet(lanes, place)
 
     def stands(self, place: Place) -> None:
-        """Take the place of the plane now: a renewal may be over while this worker meets its mates."""
+        """Note where the plane stands: a renewal may be over while this worker meets its mates."""
         assert self.stage is Stage.MEETING
         if place != self._place:
             self._place = place
@@ -243,7 +243,7 @@ class Gang:
             self._perhaps_start()
 
     def found_way(self, way: Way) -> None:
-        """Take the plane's answer to how it takes the call."""
+        """Note how the plane takes the call."""
         assert self.stage is Stage.ASKING
         self.stage, self._way = Stage.AGREEING, way
         self._tell()

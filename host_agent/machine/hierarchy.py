@@ -53,7 +53,7 @@ class Machine:
 class Hierarchy:
     """The parts that a call runs on.
 
-    `lane` carries what is added up, `results` what is gathered. `under_way`: the plane's operations of the
+    `lane` carries what is added up, `results` what is gathered. `under_way`: the plane's futures of the
     call. `blocks`: of the job's floats. `fail`: called with errors of the gathering thread, as others wait
     for it.
     """

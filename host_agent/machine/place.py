@@ -2,12 +2,12 @@
 
 The directory is `p4reduce` under `$XDG_RUNTIME_DIR` where that is the user's, else `p4reduce-UID` under the
 temporary directory. It is opened once, found to be a directory of this user that nobody else may enter, and
-used through its descriptor: no name on the way to it can be exchanged later. Whoever answers there is asked
-for its user as well.
+used through its descriptor: no name on the way to it can be exchanged later. The process that answers there
+has to be of this user, too.
 
 A socket's name is a hash of the job's name and of the network namespace: hosts that are namespaces of one
 machine share their files, and do not meet. A process that is killed leaves its socket behind. Nobody listens
-on it any more, so the next one replaces it. Who does that holds a lock on the directory, which ends with it.
+on it any more, so the next process replaces it, under a lock on the directory that ends with the process.
 """
 
 from __future__ import annotations

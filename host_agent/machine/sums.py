@@ -1,6 +1,6 @@
 """Ways to add up over all workers of a machine's planes: inside the machine first, exactly.
 
-A tensor goes in pieces. Of each, a worker puts its numbers into its slot, adds up its own share of all
+A tensor goes in pieces. For each piece a worker puts its numbers into its slot, adds up its own share of all
 slots, gives that to its plane, and puts the plane's result where all workers of the machine read it. A `Form`
 says how numbers look on the way:
 
@@ -13,7 +13,7 @@ says how numbers look on the way:
   and in half precision between machines: a machine's sum is rounded, as a rack's is.
 - MAX and MIN of floats as integers that sort like them.
 
-Whatever rounds here is native code, or runs in `default_float_mode`: a machine's results have the same bits
+All code here that rounds is native, or runs in `default_float_mode`: a machine's results have the same bits
 whichever of its workers added them up.
 """
 

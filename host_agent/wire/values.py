@@ -1,8 +1,8 @@
 """Frozen dataclasses of which there is one for every header of every packet.
 
 Python makes a frozen instance field by field through `object.__setattr__`, which takes three times as long as
-plain assignment. That nothing is assigned to later is what the type checker sees to: for it, `value_class` is
-`dataclass`. When run, it makes the same class without the guard.
+plain assignment. The type checker makes sure that nothing is assigned to later: for it, `value_class` is
+`dataclass`. At run time it makes the same class without the guard.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ class Device:
     ) -> tuple[list[p4r.Entity], Results]:
         """Return all entities a batch selects, as they are at one moment, and one result for each request.
 
-        What `access` does not cover is left out.
+        Entities that `access` does not cover are left out.
         """
         entities: list[p4r.Entity] = []
         results: Results = []

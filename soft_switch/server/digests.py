@@ -105,7 +105,7 @@ class Digests:
         self._next_list = dict.fromkeys(schema.digests, 1)  # goes on when a digest is disabled and enabled
 
     def write(self, operation: Operation, message: p4r.DigestEntry) -> None:
-        """Enable, configure or disable a digest. What waits to be sent is dropped when it is disabled."""
+        """Enable, configure or disable a digest. Samples that wait to be sent are dropped on disabling."""
         digest = self._digest(message.digest_id)
         with self._lock:
             learner = self._learners.get(digest.id)
@@ -135,7 +135,7 @@ class Digests:
                     yield p4r.Entity(digest_entry=entry)
 
     def learn(self, name: str, sample: Sample, now: int) -> p4r.DigestList | None:
-        """Take a sample from the data plane. Drop it if the digest is not enabled, or not in P4Info."""
+        """Take a sample of an enabled digest, and drop others; return a list if it is time to send one."""
         with self._lock:
             learner = self._learners.get(self._by_name.get(name, 0))
             if learner is None or len(sample) != len(learner.digest.scalars):

@@ -31,7 +31,7 @@ def parse_key(table: Table, messages: Sequence[p4r.FieldMatch], *, new: bool = F
 def parse_fields(
     owner: str, fields: Sequence[KeyField], messages: Sequence[p4r.FieldMatch], *, new: bool
 ) -> tuple[Match, ...]:
-    """Return one value for each of `fields`; `owner` names theirs in INVALID_ARGUMENT errors."""
+    """Return one value for each of `fields`; INVALID_ARGUMENT errors name their `owner`."""
     by_id: dict[int, p4r.FieldMatch] = {}
     for message in messages:
         if message.field_id in by_id:

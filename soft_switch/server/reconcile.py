@@ -61,7 +61,7 @@ def _table_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Up
 
 
 def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState) -> Iterator[p4r.Update]:
-    """Yield the entries of one table. Those the new program brings itself are there already."""
+    """Yield the updates of one table's entries. Those of the new program itself are there already."""
     table = state.table
     if table.is_const:
         return
@@ -79,7 +79,7 @@ def _entry_updates(old: ForwardingState, new: PipelineConfig, state: TableState)
 
 
 def _array_updates(old: ForwardingState, new: PipelineConfig) -> Iterator[p4r.Update]:
-    """Yield the cells that are not as in a fresh program."""
+    """Yield the updates of cells that are not as in a fresh program."""
     schema = new.schema
     for entity in old.read(p4r.Entity(meter_entry=p4r.MeterEntry())):
         if entity.meter_entry.HasField("config"):

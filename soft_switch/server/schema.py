@@ -1,6 +1,6 @@
 """P4Info as the server uses it: every object by its id, widths and match kinds checked once, at load.
 
-What P4Info leaves out, `program` adds from the BMv2 JSON.
+`program` adds from the BMv2 JSON what P4Info leaves out.
 """
 
 from __future__ import annotations

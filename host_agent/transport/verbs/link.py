@@ -37,10 +37,10 @@ class VerbsLink(NativeLink):
 
     `abort` lets go of the arrays at once, as it does everywhere; the device stops sending soon after.
 
-    Its counts of messages, and of packets and bytes of data without what was repeated, are exact. What the
-    device does by itself (`go_backs`, `timeouts`, NAKs, `duplicates_received`, `out_of_order_received`) comes
-    from its hw_counters since `start`. These count the whole port, with other programs' traffic, and are 0 if
-    the device does not count. No device tells which packets it sent again, nor its acknowledgements.
+    Its counts of messages, and of packets and bytes of data without what was repeated, are exact. Counts of
+    the device's own doings (`go_backs`, `timeouts`, NAKs, `duplicates_received`, `out_of_order_received`)
+    come from its hw_counters since `start`. These count the whole port, with other programs' traffic, and are
+    0 if the device does not count. No device tells which packets it sent again, nor its acknowledgements.
     """
 
     def __init__(self, config: TransportConfig, queue_pairs: QueuePairs, rc: RcParameters) -> None:

@@ -226,7 +226,7 @@ class QueuePairs:
                 qp.modify(attributes, _QP_STATE)
 
     def close(self) -> None:
-        """Give everything back to the device, in reverse order; idempotent. What it refuses is logged."""
+        """Give everything back to the device, in reverse order, and log refusals. Idempotent."""
         self._sends.clear()
         self._receives.clear()
         self._spare.clear()
