@@ -1,4 +1,4 @@
-"""What leaves the model and what leaves the compiled program, without what nobody may rely on."""
+"""Helpers that compare frames of the model with frames of the compiled program, without unspecified bytes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from p4reduce.oracle.tree_packets import TreePacket
 
 
 def normal(left: tuple[int, bytes]) -> tuple[int, bytes]:
-    """A frame without padding."""
+    """Return the port and the frame without Ethernet padding."""
     port, frame = left
     if frame[12:14] == ETHERTYPE_IPV4.to_bytes(2, "big"):
         frame = frame[: 14 + int.from_bytes(frame[16:18], "big")]
@@ -15,7 +15,7 @@ def normal(left: tuple[int, bytes]) -> tuple[int, bytes]:
 
 
 def describe(frame: bytes) -> str:
-    """For a failed assertion."""
+    """Return a frame in words, for the message of a failed assertion."""
     try:
         packet = TreePacket.parse(frame) or RocePacket.parse(frame)
     except ValueError:

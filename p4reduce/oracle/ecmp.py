@@ -1,4 +1,4 @@
-"""Which of several ways a packet takes: a CRC-16 (ARC) over its addresses, protocol and ports."""
+"""The choice of one next hop among several: a CRC-16 (ARC) over addresses, protocol and ports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ PLAIN = 0x45  # IPv4 without options
 
 
 def choice(frame: bytes, ways: int) -> int:
-    """0..ways-1, the same for all packets of a connection."""
+    """Return 0..ways-1, the same for all packets of a connection."""
     protocol = frame[23]
     fragment = (frame[20] & 0x3F) | frame[21]
     header = PORT_HEADERS.get(protocol, 0) if not fragment and frame[14] == PLAIN else 0
@@ -19,7 +19,7 @@ def choice(frame: bytes, ways: int) -> int:
 
 @lru_cache(1 << 12)
 def crc16(data: bytes) -> int:
-    """Polynomial 0x8005, reflected, no initial or final inversion. There are few connections."""
+    """Return the CRC-16 with polynomial 0x8005, reflected, no initial or final inversion."""
     crc = 0
     for byte in data:
         crc ^= byte

@@ -1,4 +1,4 @@
-"""What leaves a switch in the place of what came in: sums and RNR NAKs to hosts, and to other switches."""
+"""Packets that a switch builds: sums and RNR NAKs to hosts, and tree packets to other switches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _T = TypeVar("_T")
 
 
 def changed(value: _T, **fields: object) -> _T:
-    """`dataclasses.replace` for value classes, in a fraction of its time: simulations send much."""
+    """Replace fields of a value class in a fraction of the time of `dataclasses.replace`."""
     made = object.__new__(type(value))
     made.__dict__.update(value.__dict__, **fields)
     return made
 
 
 def sum_on(flow: Flow, slot: Slot, fragment: Fragment, psn: int) -> Out:
-    """The slot's sum as a packet of `flow`, shaped like the one that completed it, or asks again."""
+    """Return the slot's sum as a packet of `flow`, shaped like the packet that completed it or asks again."""
     like, index, shape = fragment.packet, fragment.index, fragment.shape
     opcode, payload = like.bth.opcode, slot.load(index, shape)
     if index == 0:
@@ -46,7 +46,7 @@ def sum_on(flow: Flow, slot: Slot, fragment: Fragment, psn: int) -> Out:
 
 
 def not_ready(flow: Flow, message: int, packet: RocePacket) -> Out:
-    """What its peer would say to `packet` if it had not posted a receive: go on, but later."""
+    """Return the RNR NAK by which the receiver would ask the sender of `packet` to send it again later."""
     asked, ends = packet.bth, packet.ethernet
     bth = Bth(
         opcode=Opcode.ACKNOWLEDGE,
@@ -63,13 +63,13 @@ def not_ready(flow: Flow, message: int, packet: RocePacket) -> Out:
 
 
 def over(link: Link, packet: TreePacket) -> TreePacket:
-    """With the addresses of this link's ends."""
+    """Return the packet with the addresses of this link's ends."""
     ethernet = Ethernet(dst=link.dst_mac, src=link.src_mac)
     return changed(packet, ethernet=ethernet, ip=changed(packet.ip, src=link.src_ip, dst=link.dst_ip))
 
 
 def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
-    """What a leaf's slot holds, with the PSN of this packet on the flow that leaves the rack."""
+    """Return what a leaf's slot holds, with the PSN of this packet on the flow that leaves the rack."""
     like, index, shape = fragment.packet, fragment.index, fragment.shape
     packet = TreePacket(
         ethernet=like.ethernet,
@@ -89,7 +89,10 @@ def to_spine(job: Job, slot: Slot, fragment: Fragment, link: Link) -> bytes:
 
 
 def to_leaf(slot: Slot, fragment: Fragment, link: Link, predecessor: int, *, asks: bool) -> bytes:
-    """What a spine's slot holds, or the packet as a question; with the PSN that the predecessor told."""
+    """Return the sum that a spine's slot holds or, if `asks`, the packet as a question.
+
+    It has the PSN that the predecessor on the ring told, if it has told one.
+    """
     packet, shape = fragment.tree, fragment.shape
     assert packet is not None
     flags = PSN_VALID if predecessor in slot.psns else 0

@@ -1,4 +1,4 @@
-"""The switch model with what a controller writes: its entries, read as the P4 program reads them.
+"""A switch model built from a controller's entries, which it reads as the P4 program does.
 
 Entries that contradict each other fail an assertion: a bit that is not its worker's place, a replica without
 its addresses, a region of two jobs.
@@ -31,7 +31,7 @@ _ADDRESSES: dict[str, Callable[[int], Any]] = {"mac": lambda mac: mac.to_bytes(6
 
 @dataclass(frozen=True)
 class Row:
-    """A table entry by names, with MAC and IP addresses as such."""
+    """A table entry with its fields by name, and with MAC and IP addresses as such."""
 
     match: dict[str, Any]
     action: str
@@ -39,23 +39,23 @@ class Row:
 
     @classmethod
     def of(cls, entry: TableEntry) -> Row:
-        """Of what the controller writes."""
+        """Make a row of an entry that the controller writes."""
         params = {name: _ADDRESSES.get(name.split("_")[-1], int)(value) for name, value in entry.params}
         return cls(dict(entry.match), entry.action.rsplit(".", 1)[1], params)
 
     def named(self, *names: str) -> dict[str, Any]:
-        """These parameters, and the addresses."""
+        """Return these parameters, and all addresses."""
         addresses = {name: value for name, value in self.params.items() if not isinstance(value, int)}
         return {**addresses, **{name: self.params[name] for name in names}}
 
     def require(self, like: Row | None = None, names: Iterable[str] = (), **params: int) -> None:
-        """It has these parameters; and of `names`, what another row has."""
+        """Assert that the row has these parameters, and those of `names` with the values that `like` has."""
         wanted = params | {name: like.params[name] for name in names if like is not None}
         assert {**self.params, **wanted} == self.params, f"{self}: not {wanted}"
 
 
 class EntrySwitch(SwitchModel):
-    """A switch that starts empty. `jobs`: by generation, as long as there is a flow or a leaf of theirs."""
+    """A switch that starts empty. `jobs`: by generation, while a flow or leaf of theirs has an entry."""
 
     def __init__(self) -> None:
         super().__init__([], {})
@@ -81,24 +81,24 @@ class EntrySwitch(SwitchModel):
         self.rebuild()
 
     def restart(self) -> None:
-        """Every register is empty again; what the controller wrote is there at once."""
+        """Empty every register, and read the controller's entries again at once."""
         self.registers.clear()
         before, self.jobs = self.jobs, {}
         self.rebuild()
         self._retire(before)
 
     def rows(self, table: str, action: str = "") -> list[Row]:
-        """With that action, or with any."""
+        """Return a table's rows with that action, or with any action."""
         return [row for row in self._rows[table].values() if action in ("", row.action)]
 
     def copies(self, group: int) -> tuple[tuple[int, int], ...]:
-        """A multicast group's ports and instances."""
+        """Return a multicast group's replicas: (port, instance) each."""
         entry = self.entries["group", group]
         assert isinstance(entry, Group)
         return entry.replicas
 
     def replicas(self, group: int) -> dict[int, int]:
-        """Its ports by instance, where these differ."""
+        """Return a group's ports by instance. Two replicas with the same instance fail an assertion."""
         ports = {instance: port for port, instance in self.copies(group)}
         assert len(ports) == len(self.copies(group)), f"group {group}: {self.copies(group)}"
         return ports
@@ -116,7 +116,7 @@ class EntrySwitch(SwitchModel):
         self._retire(before)
 
     def counted(self) -> Counter[str]:
-        """For all jobs since it was started."""
+        """Return the counters of all jobs since the switch was started."""
         return sum((job.counters for job in self.jobs.values()), self.past + self.nobody.counters)
 
     def _retire(self, before: dict[int, Job | SpineJob]) -> None:
@@ -189,7 +189,10 @@ class EntrySwitch(SwitchModel):
     def _flows(
         self, rows: list[Row], emits: dict[tuple[int, int], Row]
     ) -> tuple[tuple[Flow, ...], LeafTree | None]:
-        """Of a job's workers here; where it has others, the last one's receiver is another rack's."""
+        """Return the flows of a job's workers here, and its tree if it has workers in other racks.
+
+        With a tree, the receiver of the last flow is in another rack.
+        """
         first, last, flows = rows[0].params, len(rows) - 1, []
         group, number, two_level = first["group"], first["flow"], first["two_level"]
         self.check_icrc, ports = bool(first["check_icrc"]), self.replicas(group)
@@ -207,7 +210,10 @@ class EntrySwitch(SwitchModel):
         return tuple(flows), LeafTree(Flow(**there), self._uplinks(group)) if two_level else None
 
     def _uplinks(self, group: int) -> list[int | None]:
-        """By bucket; each with the groups that send up and answer at once, one for each host's port."""
+        """Return the ports that lead to the spines, by bucket.
+
+        Each uplink must have, for each host port, the group that sends up and answers the host at once.
+        """
         ports: list[int | None] = [None] * BUCKETS
         for row in self.rows(UPLINK):
             if row.match["group"] == group:
@@ -249,7 +255,7 @@ class EntrySwitch(SwitchModel):
 
 
 def _shape(row: Row) -> tuple[int, int]:
-    """Window, packets of a message."""
+    """Return the window and the packets of a message."""
     return (row.params["window_mask"] + 1) // 2, 1 << row.params["packets_shift"]
 
 
@@ -263,12 +269,12 @@ def _key(row: Row) -> tuple[int, bytes, bytes, int]:
 
 
 def _sent(row: Row) -> dict[str, Any]:
-    """What is known of a flow whose sender is here."""
+    """Return the fields that a flow's entry on its sender's switch has."""
     port, src, dst, dst_qp = _key(row)
     ends = {"port": port, "src_ip": IPv4Address(src), "dst_ip": IPv4Address(dst), "dst_qp": dst_qp}
     return {**ends, "src_qp": row.params["ack_qp"], **row.named("rank", "first_psn", "rnr_syndrome")}
 
 
 def _emitted(row: Row, port: int) -> dict[str, Any]:
-    """What is known of a flow where its sums are emitted."""
+    """Return the fields that a flow's entry has where its sums are emitted."""
     return {**row.named("rank", "udp_src_port"), "dst_port": port, "dst_qp": row.params["dest_qp"]}

@@ -1,7 +1,7 @@
 """Half-precision lanes as a switch adds them: integers in units of the smallest number, rounded once.
 
 A 32-bit lane holds two numbers laid out as IEEE 754's binary16. In units of 2^-24 each is an integer: its
-significand, shifted by its exponent; of one that is infinite or none, and of others as large, bits are lost.
+significand, shifted by its exponent. Infinities, NaNs and other numbers as large lose bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ UNIT = 2.0**-24
 
 
 def numbers(lanes: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The first and the second number of each lane: two rows."""
+    """Return the first and the second number of each lane, as two rows."""
     bits = np.stack([lanes >> 16, lanes]).astype(np.int64)
     field, fraction = bits >> 10 & 31, bits & 1023
     shift = np.where(field == 0, 0, field - 1)
@@ -24,7 +24,10 @@ def numbers(lanes: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def rounded(sums: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Lanes of such rows, each number to nearest even. What no sum of senders can be, -2^31, is -0."""
+    """Return two rows of sums as lanes, each number rounded to nearest, ties to even.
+
+    -2^31, which no sum of senders can be, becomes -0.
+    """
     halves = np.where(sums == np.iinfo(np.int32).min, -0.0, sums * UNIT).astype(np.float16)
     first, second = halves.view(np.uint16).astype(np.uint32)
     lanes: NDArray[np.int32] = (first << 16 | second).view(np.int32)

@@ -1,4 +1,4 @@
-"""Which packet of which message a packet of a flow is, and which one its receiver awaits."""
+"""The place of a packet: its message and index in a flow, and the PSN that the flow's receiver awaits."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ SENDS = (*FIRSTS, Opcode.SEND_MIDDLE, Opcode.SEND_LAST)
 
 
 def is_roce(frame: bytes) -> bool:
-    """Whether it has the headers of RoCE v2, whatever follows."""
+    """Return whether a frame has the headers of RoCE v2, whatever follows them."""
     if frame[36:38] != _ROCE or frame[12:14] != _IPV4 or frame[14] != _PLAIN or len(frame) < 54:
         return False
     return frame[23] == headers.PROTOCOL_UDP and not (frame[20] & 0x3F or frame[21])
 
 
 def is_disguised(frame: bytes) -> bool:
-    """UDP whose ports the switch does not read, but a host may: with options, or RoCE's first fragment."""
+    """Return whether a frame is UDP whose ports a host may read but the switch does not.
+
+    These are packets with IP options, and the first fragment of a RoCE packet.
+    """
     if frame[12:14] != _IPV4 or len(frame) < 34 or frame[23] != headers.PROTOCOL_UDP:
         return False
     more, offset = frame[20] & 0x20, int.from_bytes(frame[20:22], "big") & 0x1FFF
@@ -34,13 +37,13 @@ def is_disguised(frame: bytes) -> bool:
 
 
 def is_whole(frame: bytes) -> bool:
-    """Whether the ICRC of a RoCE packet whose lengths agree is right."""
+    """Return whether the ICRC of a RoCE packet is right; its lengths must agree."""
     packet = frame[14 : 14 + int.from_bytes(frame[16:18], "big")]
     return icrc(packet[:-ICRC_SIZE]) == packet[-ICRC_SIZE:]
 
 
 def whole_chunks(frame: bytes) -> RocePacket | None:
-    """A SEND whose payload is 1 to 16 whole chunks, lengths that agree included; None for all others."""
+    """Parse a SEND whose lengths agree and whose payload is 1 to 16 whole chunks; return None otherwise."""
     try:
         packet = RocePacket.parse(frame)
     except MalformedPacket:
@@ -50,13 +53,13 @@ def whole_chunks(frame: bytes) -> RocePacket | None:
 
 
 def awaited(job: Job, flow: Flow) -> int:
-    """The PSN before which the receiver of a flow has acknowledged everything."""
+    """Return the PSN that the receiver of a flow awaits: it has acknowledged everything before it."""
     known = job.awaited[job.places[flow.rank]]
     return flow.first_psn if known is None else known
 
 
 def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
-    """Remember which PSN the receiver of a flow awaits, if this says it and is whole."""
+    """Remember which PSN the receiver of a flow awaits, if this frame says it and is whole."""
     try:
         packet = RocePacket.parse(frame)
     except MalformedPacket:
@@ -74,7 +77,7 @@ def note_acknowledgement(job: Job, flow: Flow, frame: bytes) -> None:
 
 
 def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
-    """The record of the message that this packet belongs to; a First or Only makes it."""
+    """Return the record of the message that this packet belongs to; a First or Only makes it."""
     if packet.bth.opcode in FIRSTS:
         return place_first(job, flow, packet)
     number, psn = job.places[flow.rank], packet.bth.psn
@@ -90,7 +93,7 @@ def place(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
 
 
 def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
-    """Check the header against the flow, and remember the message."""
+    """Check the header against the flow, and remember the message. Return None if it is refused."""
     head = bytearray(packet.payload[:CHUNK_BYTES])
     for code in CODES:  # compared between ranks, not understood
         head[code] = 0
@@ -120,7 +123,7 @@ def place_first(job: Job, flow: Flow, packet: RocePacket) -> Record | None:
 
 
 def is_placed(job: Job | SpineJob, packet: TreePacket) -> bool:
-    """Whether a tree packet says what switches say, of a message that can be aggregated."""
+    """Return whether a tree packet is of a kind that is sent here, and of a message that is aggregated."""
     kinds = (Kind.RESULT, Kind.PARTIAL if isinstance(job, SpineJob) else Kind.ASK)
     if packet.kind not in kinds or not Op.PASS < packet.op <= LAST_OP or not packet.payload:
         return False

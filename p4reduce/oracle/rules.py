@@ -42,14 +42,14 @@ class Word(Enum):
     says: str
 
     def __new__(cls, value: str, says: str = "") -> Word:
-        """Known by the word alone."""
+        """Make a member whose value is the word alone."""
         word = object.__new__(cls)
         word._value_, word.says = value, says
         return word
 
 
 class At(Word):
-    """Where the switch stands."""
+    """A switch's position in the tree."""
 
     RACK = "rack", "it has all of the job's workers behind it"
     LEAF = "leaf", "it has some of the job's workers behind it"
@@ -57,7 +57,7 @@ class At(Word):
 
 
 class Brings(Word):
-    """What the packet is."""
+    """The kind of a packet, for the slot rules."""
 
     CONTRIBUTION = "contribution", "what a worker contributes, or, to a spine, a leaf (PARTIAL)"
     RESULT = "RESULT", "the sum of all workers"
@@ -65,7 +65,7 @@ class Brings(Word):
 
 
 class Holds(Word):
-    """What the slot holds: the first of these that is true."""
+    """The state of the slot: the first of these that is true."""
 
     DIFFERING = "differing", "ranks differ, as the message's first packet has shown; this is a later one"
     OLDER = "older", "nothing, an older message's, or another generation's"
@@ -84,7 +84,7 @@ class Holds(Word):
 
 
 class Sender(Word):
-    """What the sender has done for what the slot holds."""
+    """The sender's part in what the slot holds."""
 
     NEW = "new", "nothing yet, and others will be missing"
     LAST = "last", "nothing yet, and all others are in"
@@ -96,7 +96,7 @@ class Sender(Word):
 
 
 class Writes(Word):
-    """What becomes of the slot."""
+    """The effect of a packet on the slot."""
 
     NOTHING = "–", "the slot stays as it is"
     CLAIM = "claim", "the slot forgets what it held, and begins with this payload"
@@ -105,7 +105,7 @@ class Writes(Word):
 
 
 class Sends(Word):
-    """What leaves the switch."""
+    """The packets that leave the switch."""
 
     NOTHING = "–", "nothing leaves"
     ITSELF = "itself", "the packet leaves unchanged, to its receiver"
@@ -165,7 +165,7 @@ TABLE: Final = """
 
 
 class Rule(NamedTuple):
-    """A row: for which cases it is, what it does to the slot, what leaves, and what is counted."""
+    """A row: its cases, its effect on the slot, the packets that leave, and the counters that it raises."""
 
     name: str
     at: tuple[At, ...]
@@ -194,7 +194,7 @@ RULES: Final = tuple(map(_rule, TABLE.splitlines()[2:]))
 
 @cache
 def rule_of(at: At, brings: Brings, holds: Holds, sender: Sender) -> Rule:
-    """The one row for a case."""
+    """Return the one row for a case."""
     (rule,) = (
         rule
         for rule in RULES
@@ -207,8 +207,9 @@ def rule_of(at: At, brings: Brings, holds: Holds, sender: Sender) -> Rule:
 class Fragment:
     """A packet that has found its place.
 
-    `sender`: its number among the slot's contributors. `psn`: what the packet has on the flow that leaves the
-    rack, or, of what a spine sends, on the one that enters it. `packet`: a host's, or what `tree` stands for.
+    `sender`: its number among the slot's contributors. `psn`: the packet's PSN on the flow that leaves the
+    rack; in a spine's packet, the PSN on the flow that enters it. `packet`: a host's, or the one that `tree`
+    stands for.
     """
 
     brings: Brings
@@ -225,7 +226,7 @@ class Fragment:
 
     @property
     def chunks(self) -> int:
-        """How many it has."""
+        """The number of its chunks."""
         return len(self.packet.payload) // CHUNK_BYTES
 
     @property
@@ -235,12 +236,12 @@ class Fragment:
 
     @property
     def flags(self) -> int:
-        """Of the tree packet."""
+        """The tree packet's flags; 0 for a host's packet."""
         return 0 if self.tree is None else self.tree.flags
 
 
 def case_of(job: Job | SpineJob, slot: Slot, fragment: Fragment) -> tuple[At, Brings, Holds, Sender]:
-    """What `rule_of` is asked for."""
+    """Return the case of a packet at its slot: the arguments of `rule_of`."""
     at = At.SPINE if isinstance(job, SpineJob) else At.LEAF if job.tree is not None else At.RACK
     message, index, tag = fragment.message, fragment.index, (job.generation, fragment.message)
     seen, everybody = slot.ranks, job.contributors

@@ -37,7 +37,7 @@ CONGESTION_NOTIFICATION = 0x81  # CNP: RoCE v2's congestion management (annex A1
 
 
 class Role(Enum):
-    """What a packet of a job's is for this switch."""
+    """The part that a RoCE packet has in a job, for this switch."""
 
     DATA = "data"
     ACK = "ack"
@@ -82,7 +82,7 @@ class SwitchModel:
     # What comes in
 
     def process(self, port: int, frame: bytes) -> list[Out]:
-        """What leaves, and where, when `frame` comes in on `port`."""
+        """Return the frames that leave, with their ports, when `frame` comes in on `port`."""
         if port not in self.host_ports and port not in self.fabric_ports:
             return self.drop("unnamed", port)
         if (tree_packet := TreePacket.parse(frame)) is not None:
@@ -109,17 +109,17 @@ class SwitchModel:
         return self.forward(port, frame)
 
     def drop(self, reason: str, port: int) -> list[Out]:
-        """Nothing leaves; `reason` is counted."""
+        """Count `reason` at the port, and send nothing."""
         self.port_counters[reason][port] += 1
         return []
 
     def is_spoofed(self, port: int, frame: bytes) -> bool:
-        """A host sends RoCE v2 with its own address, and never as a switch marks it."""
+        """Return whether a host sent RoCE v2 with another's address, or with a switch's mark."""
         own = self.host_ports.get(port)
         return own is not None and (own.packed != frame[26:30] or bool(frame[MARK_OFFSET] & SUMMED_BIT))
 
     def data(self, job: Job, flow: Flow, frame: bytes) -> list[Out]:
-        """A packet of a flow whose sender is here."""
+        """Process a packet of a flow whose sender is here."""
         packet = placement.whole_chunks(frame)
         if packet is None:
             return job.drop("unplaced")
@@ -134,7 +134,7 @@ class SwitchModel:
         return self.aggregate(job, flow, record, packet, frame)
 
     def aggregate(self, job: Job, flow: Flow, record: Record, packet: RocePacket, frame: bytes) -> list[Out]:
-        """A worker's contribution."""
+        """Apply the slot rules to a worker's contribution."""
         place, psn = job.places[flow.rank], packet.bth.psn
         index = psn_math.distance(record.psn, psn)
         if index == 0:
@@ -144,7 +144,7 @@ class SwitchModel:
         return self.apply(job, Fragment(Brings.CONTRIBUTION, *fields, frame=frame, is_awaited=is_awaited))
 
     def tree_packet(self, port: int, packet: TreePacket) -> list[Out]:
-        """From another switch, or who says so."""
+        """Process a packet that comes from another switch or claims to."""
         if port not in self.fabric_ports or packet.version != TREE_VERSION or packet.is_cut:
             return self.drop("no_job", port)
         if packet.kind in (Kind.ECHO_REQUEST, Kind.ECHO_REPLY):
@@ -162,7 +162,7 @@ class SwitchModel:
         return self.apply(job, Fragment(brings, *fields, tree=packet))
 
     def echo(self, port: int, packet: TreePacket) -> list[Out]:
-        """A probe of the link: turned around, or come back."""
+        """Turn a probe of the link around, or note the one that has come back."""
         if not packet.icrc_ok():
             return self.drop("bad_echo", port)
         if packet.kind == Kind.ECHO_REPLY:
@@ -176,7 +176,7 @@ class SwitchModel:
     # What the slot rules do
 
     def apply(self, job: Job | SpineJob, fragment: Fragment) -> list[Out]:
-        """What its rule says."""
+        """Do what the packet's rule says."""
         slot = job.slot(fragment.message, fragment.index)
         return self.obey(rule_of(*case_of(job, slot, fragment)), job, slot, fragment)
 
@@ -193,7 +193,7 @@ class SwitchModel:
         return self.send_to_leaves(rule.sends, job, slot, fragment)
 
     def update(self, rule: Rule, job: Job | SpineJob, slot: Slot, fragment: Fragment) -> None:
-        """Where the rule sends nothing, more will be added."""
+        """Write to the slot. More will be added if the rule sends nothing."""
         payload, index, last = fragment.packet.payload, fragment.index, rule.sends is not Sends.NOTHING
         if rule.writes is Writes.CLAIM:
             self.claim(job, slot, (job.generation, fragment.message))
@@ -211,11 +211,11 @@ class SwitchModel:
         slot.result = rule.sends is Sends.SUMS
 
     def claim(self, job: Job | SpineJob, slot: Slot, tag: Tag) -> None:
-        """The slot's older message is forgotten."""
+        """Forget the slot's older message."""
         slot.claim(tag)
 
     def compare(self, job: Job | SpineJob, slot: Slot, fragment: Fragment, *, adds: bool) -> bool:
-        """Whether a header asks for something else than the first contributor's did."""
+        """Return whether a header differs from the first contributor's, and count it."""
         payload = fragment.packet.payload
         differs = fragment.index == 0 and (
             fragment.shape != slot.shape or (adds and payload[SIGNATURE] != slot.header[SIGNATURE])
@@ -224,7 +224,7 @@ class SwitchModel:
         return differs
 
     def send(self, sends: Sends, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """Send from where workers are, to hosts or up."""
+        """Send from a rack or a leaf: to hosts or up."""
         if sends is Sends.NOTHING:
             return []
         if sends is Sends.ITSELF:
@@ -257,7 +257,10 @@ class SwitchModel:
         return [self.to_leaf(job, slot, leaf, fragment, asks=asks) for leaf in to]
 
     def emit_sums(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """On every flow whose receiver is here; the one that enters has the place of the one that leaves."""
+        """Return the sum on every flow whose receiver is here.
+
+        In a tree, the flow that enters the rack has the place of the one that leaves it.
+        """
         message, index = fragment.message, fragment.index
         here = job.flows if job.tree is None else job.flows[:-1]
         psns = [(flow, job.psn(place, message, index)) for place, flow in enumerate(here)]
@@ -267,7 +270,7 @@ class SwitchModel:
         return [emit.sum_on(flow, slot, fragment, psn) for flow, psn in psns]
 
     def sum_again(self, job: Job, slot: Slot, fragment: Fragment) -> list[Out]:
-        """On the sender's own flow, the ordinary way to the receiver."""
+        """Return the sum on the sender's own flow, forwarded to its receiver as any packet is."""
         packet, route = fragment.packet, self.route(fragment.frame)
         if route is None or packet.ip.ttl <= 1:
             return []
@@ -276,7 +279,7 @@ class SwitchModel:
         return [emit.sum_on(flow, slot, fragment, fragment.psn)]
 
     def not_ready(self, job: Job, fragment: Fragment) -> Out:
-        """To the sender, in its receiver's name."""
+        """Return the RNR NAK to the sender, in its receiver's name."""
         return emit.not_ready(job.flows[fragment.sender], fragment.message, fragment.packet)
 
     def up(self, job: Job, slot: Slot, fragment: Fragment, port: int | None) -> list[Out]:
@@ -286,14 +289,17 @@ class SwitchModel:
         return [(port, emit.to_spine(job, slot, fragment, self.links[port]))]
 
     def to_leaf(self, job: SpineJob, slot: Slot, leaf: int, fragment: Fragment, *, asks: bool) -> Out:
-        """With the PSN on the flow that enters the leaf's rack: the one before it on the ring has told it."""
+        """Return the packet to a leaf, with its PSN on the flow that enters the leaf's rack.
+
+        The leaf before it on the ring has told that PSN.
+        """
         port, before = job.leaves[leaf], (leaf - 1) % len(job.leaves)
         return port, emit.to_leaf(slot, fragment, self.links[port], before, asks=asks)
 
     # What goes on as in any router
 
     def forward(self, port: int, frame: bytes) -> list[Out]:
-        """By destination address, TTL - 1. Of what is not IPv4, ARP alone, as in a switch."""
+        """Forward by destination address, with TTL - 1. Besides IPv4, forward only ARP, as a switch does."""
         if frame[12:14] == _ARP:
             if frame[:6] == BROADCAST:
                 return [(out, frame) for out in self.flood if out != port]
@@ -310,6 +316,6 @@ class SwitchModel:
         return [(route.port, route.dst_mac + route.src_mac + frame[12:14] + head + frame[34:])]
 
     def route(self, frame: bytes) -> Route | None:
-        """The next hop of a packet; of several, always the same for the same connection."""
+        """Return a packet's next hop; of several, always the same for the same connection."""
         found = self.routes.get(bytes(frame[30:34]))
         return found[choice(frame, len(found))] if isinstance(found, tuple) else found

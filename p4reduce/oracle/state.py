@@ -1,4 +1,4 @@
-"""What a switch knows: flows, routes and links from the controller, slots and records from packets."""
+"""State of a switch: flows, routes and links from the controller, slots and records from packets."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ MOST_AGGREGATED = 2**31  # messages of a generation: slots compare serial number
 class Flow:
     """Rank `rank`'s connection to its successor: data goes src → dst_qp, ACKs come back to src_qp.
 
-    `first_psn` is src_qp's; `rnr_syndrome`: its NIC wants RNR NAKs with that timer (0: it wants none).
-    What a switch is not told has its default. Packets of an end in another rack come and go by any uplink.
+    `first_psn` is src_qp's. `rnr_syndrome`: the timer of the RNR NAKs that the sender's NIC wants (0: it
+    wants none). A field that the switch is not told has its default. Packets of an end in another rack come
+    and go by any uplink.
     """
 
     rank: int = 0
@@ -56,7 +57,7 @@ class Route:
 
 @value_class(frozen=True, kw_only=True)
 class Link:
-    """This switch's end of a link to another switch, and the other's addresses."""
+    """A link to another switch: the addresses of this switch's end (src) and of the other's (dst)."""
 
     src_mac: bytes
     dst_mac: bytes
@@ -66,7 +67,7 @@ class Link:
 
 @value_class(frozen=True)
 class Record:
-    """What the First packet of a message said."""
+    """The message that a First packet has announced."""
 
     message: int
     psn: int
@@ -87,11 +88,11 @@ _NEVER_WRITTEN = [_ZEROS] * MAX_CHUNKS
 class Slot:
     """The aggregator of one fragment.
 
-    `ranks`: the places of who has contributed, among the rack's workers or, on a spine, the job's leaves;
-    `psns`: the PSN that each one's packet had. `result`: it holds the sum of all workers. `chunks` and
+    `ranks`: the places of those that have contributed, among the rack's workers or, on a spine, the job's
+    leaves; `psns`: the PSN of each one's packet. `result`: it holds the sum of all workers. `chunks` and
     `seconds` are what the registers hold, the first contributor's header included: `seconds` are the second
-    numbers of lanes, while halves are added up. A chunk's lanes are replaced, never written into.
-    `shape`: what the first contributor's packet was, which says which of them `tag` has written.
+    numbers of lanes, while halves are added up. A chunk's lanes are replaced, never written into. `shape` is
+    that of the first contributor's packet; it says which of the chunks `tag` has written.
     """
 
     tag: Tag | None = None
@@ -106,16 +107,16 @@ class Slot:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Op and chunks: what every packet that is added here has to have."""
+        """Op and chunks, which every packet that is added here must have too."""
         return self.op, self.count
 
     def behind(self, tag: Tag) -> bool:
-        """It may be claimed for `tag`: what it holds is older, or another generation's."""
+        """Return whether it may be claimed for `tag`: it holds an older message or another generation's."""
         return self.tag is None or self.tag[0] != tag[0] or serial_age(self.tag[1], tag[1]) > 0
 
     @property
     def header(self) -> bytes:
-        """Where the index is 0: the first chunk."""
+        """The first chunk: the header, if the fragment's index is 0."""
         return self.chunks[0].astype(_LANE).tobytes()
 
     def claim(self, tag: Tag) -> None:
@@ -123,7 +124,7 @@ class Slot:
         self.tag, self.ranks, self.mismatch, self.result, self.psns = tag, set(), False, False, {}
 
     def store(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
-        """In place of what is there; chunks that the payload does not have keep what they hold.
+        """Replace what is there; chunks that the payload does not have keep what they hold.
 
         `last`: nothing is to be added.
         """
@@ -134,7 +135,10 @@ class Slot:
                 self.chunks[chunk], self.seconds[chunk] = half.numbers(values[chunk])
 
     def add(self, payload: bytes, op: int, index: int, *, last: bool) -> None:
-        """Lane by lane; behind a header's fields, the larger of each byte. `last`: nothing more comes."""
+        """Add lane by lane; in a header, behind its fields, take the larger of each byte.
+
+        `last`: nothing more comes.
+        """
         for chunk, value in enumerate(lanes_of(payload)):
             old = self.chunks[chunk]
             if index == chunk == 0:
@@ -151,14 +155,14 @@ class Slot:
                 self.chunks[chunk] = _COMBINE[op](old, value)
 
     def disagrees(self, index: int, shape: tuple[int, int]) -> bool:
-        """Ranks do, or whoever gets it has asked for another shape."""
+        """Return whether ranks disagree, or a receiver's own packet has another shape."""
         return self.mismatch or (index == 0 and shape != self.shape)
 
     def load(self, index: int, shape: tuple[int, int]) -> bytes:
-        """What is stored, for who has sent a packet of that shape.
+        """Return what is stored, for the sender of a packet of that shape.
 
-        Where ranks disagree there is nothing to be had but the header, and zeros: behind it, the chunks may
-        have what an older message, of another job even, has left.
+        If ranks disagree, this is the header and zeros: the chunks behind the header may hold what an older
+        message, even of another job, has left.
         """
         _, count = shape
         if index == 0 and self.disagrees(index, shape):
@@ -184,23 +188,29 @@ class Owner:
         return self.slots[message % self.messages * self.packets + index]
 
     def heard_of_mismatch(self, message: int) -> bool:
-        """Ranks disagree about the message: nothing of it goes on but its first packet, which says so."""
+        """Return whether ranks disagree about the message.
+
+        Then only its first packet, which says so, goes on.
+        """
         first = self.slot(message, 0)
         return first.tag == (self.generation, message) and first.mismatch
 
     def is_over(self, message: int) -> bool:
-        """Somebody has sent message + 2W: so everybody has all of this one, and its first PSNs are gone."""
+        """Return whether a message 2W later has taken the first packet's slot.
+
+        Everybody has all of this message then, and its first PSNs are gone.
+        """
         return self.slot(message, 0).tag != (self.generation, message)
 
     def drop(self, reason: str) -> list[Out]:
-        """Nothing leaves; `reason` is counted."""
+        """Count `reason`, and send nothing."""
         self.counters[reason] += 1
         return []
 
 
 @dataclass
 class LeafTree:
-    """On a leaf, of a job that has workers in other racks too; the rack's last flow leaves it."""
+    """A job's place on a leaf if it has workers in other racks too; the rack's last flow leaves the rack."""
 
     entering: Flow  # whose receiver alone is here
     uplinks: list[int | None]  # the port that leads to the spine of each bucket
@@ -223,13 +233,13 @@ class Job(Owner):
         self.first_psns = [[0] * self.messages for _ in self.flows]
 
     def psn(self, place: int, message: int, index: int) -> int:
-        """Of a message's packet on a flow."""
+        """Return the PSN of a message's packet on a flow."""
         return psn_math.add(self.first_psns[place][message % self.messages], index)
 
 
 @dataclass
 class SpineJob(Owner):
-    """On a spine: the ports of the job's leaves, in the order of the ring."""
+    """A job on a spine: the ports of its leaves, in the order of the ring."""
 
     leaves: tuple[int, ...]
 
@@ -239,17 +249,17 @@ class SpineJob(Owner):
 
 
 def header_of(first: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The first one's fields; behind them, the larger of each byte."""
+    """Return the first header's fields, and behind them the larger of each byte."""
     found, bytes_of_other = (lanes.astype(_LANE).view(np.uint8) for lanes in (first, other))
     np.maximum(found[HEADER_BYTES:], bytes_of_other[HEADER_BYTES:], out=found[HEADER_BYTES:])
     return found.view(_LANE).astype(np.int32)
 
 
 def lanes_of(payload: bytes) -> NDArray[np.int32]:
-    """By chunk."""
+    """Return a payload's lanes, a row for each chunk."""
     return np.frombuffer(payload, _LANE).astype(np.int32).reshape(-1, CHUNK_BYTES // LANE_BYTES)
 
 
 def serial_age(message: int, latest: int) -> int:
-    """How many messages `message` is behind `latest`; negative where it is ahead (32-bit serial numbers)."""
+    """Return how far `message` is behind `latest`; negative if it is ahead (32-bit serial numbers)."""
     return ((latest - message + (1 << 31)) & 0xFFFFFFFF) - (1 << 31)

@@ -38,7 +38,7 @@ _ONES: Final = int.from_bytes(bytes(0xFF * (offset in _MASKED) for offset in ran
 
 
 class Kind(IntEnum):
-    """What a tree packet is."""
+    """The kind of a tree packet."""
 
     PARTIAL = 1
     RESULT = 2
@@ -48,7 +48,7 @@ class Kind(IntEnum):
 
 
 class TreeFlags(IntFlag):
-    """Of a tree packet."""
+    """The flags of a tree packet."""
 
     NONE = 0
     MISMATCH = 2
@@ -78,7 +78,7 @@ class TreePacket:
     icrc: bytes = field(default=b"", compare=False)
 
     def header(self) -> bytes:
-        """20 bytes."""
+        """Return the 20 bytes of the tree header."""
         return _HEADER.pack(*_fields_of(self), self.reserved_too << 24 | self.psn)
 
     def _network(self) -> bytes:
@@ -86,23 +86,29 @@ class TreePacket:
         return self.ip.pack(IPv4.SIZE + length) + self.udp.pack(length)
 
     def build(self) -> bytes:
-        """The frame."""
+        """Return the frame."""
         network, header = self._network(), self.header()
         check = tree_icrc(network, header, self.payload)
         return self.ethernet.pack() + network + header + self.payload + check
 
     def icrc_ok(self) -> bool:
-        """Whether the ICRC that came with the packet is right."""
+        """Return whether the ICRC that came with the packet is right."""
         return not self.is_cut and tree_icrc(self._network(), self.header(), self.payload) == self.icrc
 
     def as_host_packet(self) -> RocePacket:
-        """What it stands for: the addresses, the QP and the PSN are those of this link, or none."""
+        """Return the host's packet that this one stands for.
+
+        Its addresses are those of this link; its QP and PSN are 0.
+        """
         udp, bth = Udp(length=0, src_port=self.udp.src_port), Bth(opcode=self.opcode, dest_qp=0, psn=0)
         return RocePacket(self.ethernet, self.ip, udp, bth, self.payload)
 
     @classmethod
     def parse(cls, frame: bytes) -> TreePacket | None:
-        """None where it is none; one whose end is missing has no right ICRC."""
+        """Parse a frame; return None if it is no tree packet.
+
+        A frame whose end is missing is parsed, with `is_cut` and a wrong ICRC.
+        """
         if frame[36:38] != _PORT or frame[12:14] != b"\x08\0" or frame[30:32] != _LINK_LOCAL:  # most frames
             return None
         try:
@@ -132,7 +138,7 @@ class TreePacket:
 
 
 def tree_icrc(network: bytes, header: bytes, payload: bytes) -> bytes:
-    """The four ICRC bytes, in wire order; `network`: IPv4 and UDP header."""
+    """Return the four ICRC bytes, in wire order; `network`: IPv4 and UDP header."""
     masked = (int.from_bytes(network, "big") | _ONES).to_bytes(_NETWORK, "big")
     crc = zlib.crc32(payload, zlib.crc32(header[:8] + masked + header[8:]))
     return crc.to_bytes(ICRC_SIZE, "little")
