@@ -1,4 +1,4 @@
-"""Pages for people: one HTML file with everything in it, which asks no network for anything.
+"""Pages for people: one self-contained HTML file each, which loads nothing from a network.
 
-`markup.py` escapes text, `document.py` puts a page together, `assets/page.css` is how all of them look.
+`markup.py` escapes text, `document.py` puts a page together, and all pages share `assets/page.css`.
 """

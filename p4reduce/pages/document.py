@@ -1,4 +1,4 @@
-"""A whole page: what is in it, how it looks and what moves it, in one file that loads nothing."""
+"""A whole page: its content, styles, data and scripts in one file that loads nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def document(
     data: Mapping[str, object],
     scripts: Sequence[str],
 ) -> str:
-    """The HTML of a page.
+    """Return the HTML of a page.
 
     `styles` come behind what all pages have; `data` is JSON by the id of the element that a script finds it
     in. Styles and scripts are trusted; titles and data need not be.
@@ -54,13 +54,13 @@ def document(
 
 
 def _policy(scripts: Iterable[str]) -> str:
-    """Nothing is loaded, and no script runs but these."""
+    """Return a Content-Security-Policy by which the page loads nothing and runs these scripts alone."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
     return f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src {allowed}"
 
 
 def embedded(value: object) -> str:
-    """JSON in which no tag can end."""
+    """Return the value as JSON that cannot end the element it stands in."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

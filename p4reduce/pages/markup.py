@@ -17,7 +17,7 @@ Child = str | None
 
 
 def element(tag: str, /, *children: Child, **attributes: str | float | bool | None) -> Markup:
-    """`<tag …>children</tag>`. `class_` is class, `data_x` data-x; None and False are left out."""
+    """Return `<tag …>children</tag>`. `class_` is class, `data_x` data-x; None and False are left out."""
     words = [tag]
     for key, value in attributes.items():
         if value is None or value is False:
@@ -31,7 +31,7 @@ def element(tag: str, /, *children: Child, **attributes: str | float | bool | No
 
 
 def joined(*children: Child) -> Markup:
-    """Children one after the other."""
+    """Join children one after the other; escape those that are plain text."""
     return Markup(
         "".join(child if isinstance(child, Markup) else html.escape(child) for child in children if child)
     )
