@@ -139,11 +139,11 @@ def options(
         help="Show the version, and the hash of the P4 program.",
     ),
 ) -> None:
-    """Options of every command."""
+    """Take the options of every command."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line (without the program's name); its exit code. `--debug` may stand anywhere."""
+    """Run a command line (without the program's name); return its exit code. `--debug` may stand anywhere."""
     words = [word for word in arguments if word != _DEBUG]
     debug = len(words) < len(arguments)
     try:
@@ -153,5 +153,5 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     sys.exit(run(sys.argv[1:]))

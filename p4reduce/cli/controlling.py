@@ -1,4 +1,4 @@
-"""The cluster's controller, for commands: where it is stopped or dead, they say so, as doctor does."""
+"""A client of the controller for commands, which say so, as doctor does, if it is stopped or dead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class ClusterAdmin(AdminClient):
-    """Every request raises UnreachableError where the controller's process cannot answer, and how it can."""
+    """A client that raises UnreachableError, with what to do, if the controller's process cannot answer."""
 
     def __init__(self, cluster: ClusterState, *, timeout_s: float = 60.0) -> None:
         super().__init__(f"unix:{cluster.control_socket}", timeout_s=timeout_s)

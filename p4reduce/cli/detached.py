@@ -1,4 +1,4 @@
-"""A cluster that runs on in a process of its own: this module, run."""
+"""A cluster that runs on in a process of its own, which runs this module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ERROR = "p4reduce: "
 
 
 def start_detached(options: FabricOptions, *, progress: Callable[[str], None]) -> None:
-    """Start it and wait until it is ready. TopologyError with what it complained about."""
+    """Start a cluster and wait until it is ready. Raise TopologyError with its complaint if it fails."""
     files = {name: getattr(options, name) for name in ("program", "p4info", "pcap")}
     whole = {name: path.absolute() for name, path in files.items() if path is not None}
     process = subprocess.Popen(
@@ -57,7 +57,7 @@ def start_detached(options: FabricOptions, *, progress: Callable[[str], None]) -
 
 
 def _run() -> None:
-    """In that process: until a signal ends it."""
+    """Run the cluster in this process until a signal ends it."""
     options: FabricOptions = pickle.load(sys.stdin.buffer)
     with ending_on_signals(), Fabric(options, progress=output.note):
         null = os.open(os.devnull, os.O_WRONLY)  # tells whoever waits that the cluster is ready

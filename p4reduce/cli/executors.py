@@ -1,4 +1,4 @@
-"""`--workers`: what runs the parts of a sweep: this process, some of its own, or an engine that is there."""
+"""Executors for `--workers`: this process, processes of its own, or a running Dask scheduler's workers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HELD_BACK: Final = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 def require_workers(text: str) -> None:
-    """WorkloadError where `executor_of` cannot know what is meant, or lacks what it needs."""
+    """Raise WorkloadError if `executor_of` cannot know what is meant, or lacks what it needs."""
     if text.startswith("dask://"):
         if re.fullmatch(r"dask://[^\s/]+:\d+", text) is None:
             raise WorkloadError(f"{text!r} is no scheduler's address: {_SAY}")
@@ -34,10 +34,10 @@ def require_workers(text: str) -> None:
 
 @contextmanager
 def executor_of(text: str) -> Iterator[Executor | None]:
-    """`1`: None, for this process; `N`: so many processes; `dask://HOST:PORT`: that scheduler's workers.
+    """Yield an executor for `N` processes or the scheduler at `dask://HOST:PORT`; for `1` None: this process.
 
-    What still runs in processes when the block is left ends with them. WorkloadError where they end before,
-    or the scheduler does.
+    Leaving the block ends what still runs in the processes. Raise WorkloadError if they or the scheduler end
+    earlier.
     """
     require_workers(text)
     if text == "1":
@@ -57,7 +57,10 @@ def executor_of(text: str) -> Iterator[Executor | None]:
 
 @contextmanager
 def _processes(number: int) -> Iterator[Executor]:
-    """They live until the block is left, or this process ends in whatever way: their pipe is closed then."""
+    """Yield an executor whose processes live until the block is left.
+
+    However this process ends, their pipe closes then, and they end too.
+    """
     reader, writer = os.pipe()
     # Signals are held back while others are made, which would take them as this process does.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD_BACK)
@@ -78,9 +81,9 @@ def _processes(number: int) -> Iterator[Executor]:
 
 
 def _begin(reader: int, writer: int) -> None:
-    """Ctrl-C is for the process that gathers. What ends one of the others does so at once.
+    """Ignore Ctrl-C, which is for the process that gathers, and let other signals end this process at once.
 
-    A handler in Python runs when Python does: never, if the signal comes just before it begins to wait.
+    A Python handler runs only when Python does: never, if the signal comes just before it begins to wait.
     """
     os.close(writer)
     threading.Thread(target=_end_with, args=(reader,), daemon=True).start()
@@ -115,7 +118,10 @@ def _client(address: str) -> Iterator[Executor]:
 
 
 def _require_the_same(client: Any, address: str) -> None:
-    """What cannot be read there would be waited for without end."""
+    """Raise WorkloadError unless the scheduler and its workers have this version of p4reduce.
+
+    A task that they cannot unpickle would be waited for without end.
+    """
     try:
         there = {client.run_on_scheduler(version, _OURS), *client.run(version, _OURS).values()}
     except PackageNotFoundError as error:

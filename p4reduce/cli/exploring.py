@@ -20,13 +20,13 @@ _LIST = "list"
 
 
 class Tell(Protocol):
-    """output.say, or output.note where JSON has stdout."""
+    """A function that prints a sentence: output.say, or output.note if JSON has stdout."""
 
     def __call__(self, text: str, *, style: str | None = None) -> None: ...
 
 
 def explore(name: str, choices: str | None, json_file: Path | None, tell: Tell) -> None:
-    """Explore the scope of that name, list all, or play one order of it."""
+    """Explore the scope of that name, list all scopes, or play one order of its choices."""
     from p4reduce.simulation.exhaustive.catalogue import ALL, UnknownScopeError, explorer_of, scope_of
 
     if name == _LIST:

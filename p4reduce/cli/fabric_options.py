@@ -86,9 +86,9 @@ class ItsOwn:
     tls: Tls = False
 
     def options(self, context: typer.Context, kind: Kind, hosts: str) -> FabricOptions:
-        """What was asked for; BadParameter where it makes no sense.
+        """Return the fabric's options. Raise BadParameter if they make no sense.
 
-        Its name is the command's and this process's where none was said.
+        A fabric without a given name is named after the command and this process.
         """
         named = context.params["cluster"] if is_given(context, "cluster") else None
         common: dict[str, Any] = {
@@ -123,7 +123,7 @@ OF_ITS_OWN = tuple(field.name for field in fields(ItsOwn))
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """The command, with a parameter that is a dataclass of options spelled as these options, in its place."""
+    """Return the command with the fields of its dataclasses of options as parameters of its own."""
     signature = inspect.signature(command, eval_str=True)
     groups: dict[str, Any] = {}
     parameters: list[inspect.Parameter] = []
@@ -146,7 +146,10 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def gpus_per_host(options: FabricOptions | None, cluster: str | None) -> int:
-    """Of a fabric of its own, or of the running cluster; one where none runs, as `running` will say."""
+    """Return the GPUs of a host in a fabric of the command's own, or in the running cluster.
+
+    Return 1 if no cluster runs: `running` reports that.
+    """
     if options is not None:
         return options.gpus_per_host
     with suppress(TopologyError):
@@ -156,7 +159,7 @@ def gpus_per_host(options: FabricOptions | None, cluster: str | None) -> int:
 
 @contextmanager
 def running(options: FabricOptions | None, cluster: str | None, progress: Say) -> Iterator[ClusterState]:
-    """A fabric of its own, or the cluster that runs."""
+    """Yield a fabric that is brought up for the block, or the running cluster if there are no options."""
     if options is None:
         yield state.controlled(cluster)
         return

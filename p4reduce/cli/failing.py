@@ -1,4 +1,4 @@
-"""Errors for people: one sentence on stderr and an exit code; a traceback only where it was asked for."""
+"""Errors for people: one sentence on stderr and an exit code; a traceback only with --debug."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXIT_INTERRUPTED = 130  # as shells report SIGINT
 
 
 class Signalled(BaseException):
-    """SIGTERM or SIGHUP has come: everything is to be cleaned up."""
+    """The arrival of SIGTERM or SIGHUP: everything is to be cleaned up."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -44,7 +44,7 @@ def guarded(command: Callable[[], object], *, debug: bool) -> int:
 
 @contextmanager
 def ending_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise Signalled meanwhile."""
+    """Raise Signalled on SIGTERM and SIGHUP while the block runs."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise Signalled(number)
@@ -58,7 +58,10 @@ def ending_on_signals() -> Iterator[None]:
 
 
 def _expected() -> tuple[type[Exception], ...]:
-    """Errors whose sentence is for people. Imported late: who succeeds needs none of what comes with them."""
+    """Return the errors whose sentence is for people.
+
+    They are imported late: a command that succeeds does not need their modules.
+    """
     from controller.api.errors import ControllerError
     from controller.config import ConfigError
     from controller.security.files import TlsError

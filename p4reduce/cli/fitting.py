@@ -1,4 +1,4 @@
-"""Tables that fit the terminal: no value is cut, and what has no room is said below, or named.
+"""Tables that fit the terminal: no value is cut, and columns without room are said below, or named.
 
 In this order: columns without a value go; values that all rows share are said once; lines between columns
 go; columns of less use go.
@@ -21,7 +21,7 @@ from rich.text import Text
 class Column:
     """A column: the key of a row's value, its heading, and how people see the value.
 
-    `spare`: where there is no room for all, those with the largest go first; 0 stays.
+    `spare`: if there is no room for all, columns with the largest go first; those with 0 stay.
     """
 
     key: str
@@ -33,7 +33,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Fitted:
-    """`shared`: what is the same in all rows, in words. `left_out`: columns that had no room."""
+    """A table that fits. `shared`: values that all rows share, in words. `left_out`: columns without room."""
 
     table: Table
     shared: str = ""
@@ -42,7 +42,7 @@ class Fitted:
 
 
 def fitted(title: str, columns: Sequence[Column], rows: Sequence[dict[str, Any]], console: Console) -> Fitted:
-    """A table of the rows, of which there is at least one."""
+    """Make a table of the rows, of which there is at least one, that fits the console if possible."""
     shown = list(columns)
     cells = {id(column): [column.show(row[column.key]) for row in rows] for column in columns}
 

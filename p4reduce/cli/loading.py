@@ -1,4 +1,4 @@
-"""Commands whose modules are imported when they are wanted: most import much that the others do without."""
+"""Commands that are imported when they are wanted: most import much that the others do not need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from typer.core import TyperGroup
 
 @dataclass(frozen=True)
 class Place:
-    """Where a command is: a function, or a Typer with commands of its own. `examples`: lines for its help."""
+    """The module and name of a command: a function, or a Typer with commands of its own.
+
+    `examples`: lines for its help.
+    """
 
     module: str
     name: str
@@ -22,7 +25,7 @@ class Place:
 
 
 class Commands(Mapping[str, Any]):
-    """Commands by name, each made when somebody asks for it. Names alone import nothing."""
+    """Commands by name, each made when it is asked for. Names alone import nothing."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self._places = places
@@ -43,7 +46,10 @@ class Commands(Mapping[str, Any]):
         return name in self._places
 
     def get(self, name: str, default: Any = None) -> Any:
-        """As of every mapping, but a KeyError in an import does not look like a name that there is not."""
+        """Return the command of that name, or `default`.
+
+        Unlike `Mapping.get`, let a KeyError in a command's import pass.
+        """
         if name not in self:
             return default
         return self[name]
@@ -53,7 +59,7 @@ class PlainGroup(TyperGroup):
     """A group whose help has the whole first paragraph of each command's: Click's stops after 45 letters."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The commands, in the order in which they were given."""
+        """Write the commands, in the order in which they were given."""
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         rows = [
             (name, " ".join((command.help or "").partition("\n\n")[0].split()))
@@ -77,12 +83,12 @@ class LazyGroup(PlainGroup):
 
 
 def group(**attributes: Any) -> typer.Typer:
-    """A Typer whose help is plain text, as a man page's: Rich's tables cut what has no room."""
+    """Make a Typer whose help is plain text, as a man page's: Rich's tables cut what has no room."""
     return typer.Typer(rich_markup_mode=None, **{"cls": PlainGroup, **attributes})
 
 
 def _make(name: str, place: Place) -> Any:
-    """The command as Typer makes it of what stands at `place`."""
+    """Make the command that Typer builds of what stands at `place`."""
     found = getattr(importlib.import_module(place.module), place.name)
     around = group()
     around.callback()(_nothing)  # a group, however many commands it has
@@ -95,9 +101,9 @@ def _make(name: str, place: Place) -> Any:
 
 
 def _epilog(examples: tuple[str, ...]) -> str | None:
-    """Click leaves lines behind its mark as they are."""
+    """Return examples as an epilog; Click leaves lines behind its mark as they are."""
     return "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples))) if examples else None
 
 
 def _nothing() -> None:
-    """A group has a callback."""
+    """Do nothing: a group needs a callback."""

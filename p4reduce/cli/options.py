@@ -17,17 +17,17 @@ from topologies.state import HostKind
 
 
 def complete_cluster() -> list[str]:
-    """The names of clusters, for a shell that completes a word."""
+    """Return the names of clusters, for a shell that completes a word."""
     return [cluster.name for cluster in state.all_clusters()]
 
 
 def complete_host(ctx: typer.Context) -> list[str]:
-    """The hosts of the cluster that the command line means."""
+    """Return the hosts of the cluster that the command line means."""
     return [host.name for cluster in _meant(ctx) for host in cluster.hosts]
 
 
 def complete_switch(ctx: typer.Context) -> list[str]:
-    """Its switches."""
+    """Return the switches of the cluster that the command line means."""
     return [switch.name for cluster in _meant(ctx) for switch in cluster.switches]
 
 
@@ -81,7 +81,7 @@ OtherName = Annotated[
 
 
 def parse_bytes(text: str) -> int:
-    """A size in bytes: `4096`, `64K`, `32M`."""
+    """Parse a size in bytes: `4096`, `64K`, `32M`."""
     try:
         return sizes.parse_bytes(text)
     except WorkloadError as error:
@@ -89,7 +89,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_rate(text: str) -> float | None:
-    """A link rate in Mbit/s; None: unlimited."""
+    """Parse a link rate; return Mbit/s, or None if it is unlimited."""
     try:
         return parse_rate_mbit(text)
     except TopologyError as error:
@@ -97,17 +97,17 @@ def parse_rate(text: str) -> float | None:
 
 
 def parse_intra_rate(text: str | None) -> float | None:
-    """The same of the channel between the GPUs of a host; None: unlimited."""
+    """Parse the rate of the channel between the GPUs of a host; None: unlimited."""
     return None if text is None else parse_rate(text)
 
 
 def parse_uplink_rate(text: str | None) -> float | Literal["rate"] | None:
-    """The same of the links between switches: as the hosts' if not given."""
+    """Parse the rate of the links between switches: as the hosts' if not given."""
     return "rate" if text is None else parse_rate(text)
 
 
 def parse_host_counts(text: str, *, leaves: int) -> int | tuple[int, ...]:
-    """Hosts of a spine-leaf fabric: `8` in all, or `3,3,2` by leaf."""
+    """Parse the hosts of a spine-leaf fabric: `8` in all, or `3,3,2` by leaf."""
     if re.fullmatch(r"\d+(\s*,\s*\d+)*", text.strip()) is None:
         raise typer.BadParameter(f"{text!r} is no number of hosts: say 8, or a number for each leaf (3,3,2)")
     counts = tuple(int(word) for word in text.split(","))
@@ -121,7 +121,7 @@ def parse_host_counts(text: str, *, leaves: int) -> int | tuple[int, ...]:
 
 
 def parse_host_kinds(text: str, *, hosts: int) -> tuple[str, ...]:
-    """The kind of each of `hosts` hosts: one for all, or a list with commas."""
+    """Parse the kind of each of `hosts` hosts: one for all, or a list with commas."""
     kinds = tuple(word.strip() for word in text.split(","))
     known = [kind.value for kind in HostKind]
     for kind in kinds:

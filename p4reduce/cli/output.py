@@ -1,4 +1,4 @@
-"""What commands print: tables and progress for people, JSON for programs."""
+"""Output of commands: tables and progress for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ Say = Callable[[str], None]
 
 
 def named(source: object, *names: str) -> Row:
-    """What has the same name in a row."""
+    """Return these attributes of `source` as a row with the same names."""
     return {name: getattr(source, name) for name in names}
 
 
 def complain(text: str) -> None:
-    """An error, on stderr."""
+    """Print an error on stderr."""
     _console(stderr=True).print(
         f"p4reduce: {text}", style="red", markup=False, highlight=False, soft_wrap=True
     )
 
 
 def say(text: str, *, style: str | None = None) -> None:
-    """A sentence on stdout."""
+    """Print a sentence on stdout."""
     _console().print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def say_line(text: str) -> None:
-    """A sentence on stdout, of which a terminal shows as much as fits a line."""
+    """Print a sentence on stdout, of which a terminal shows as much as fits a line."""
     _console().print(text, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
 
 
 def note(text: str, *, style: str | None = None) -> None:
-    """A remark that is not what was asked for, on stderr."""
+    """Print on stderr a remark that is not what was asked for."""
     _console(stderr=True).print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
 def show(renderable: RenderableType) -> None:
-    """Something of Rich on stdout."""
+    """Print something of Rich on stdout."""
     _console().print(renderable)
 
 
@@ -64,9 +64,9 @@ def show_rows(
     hint: str = "",
     instead: Callable[[], Iterable[str]] | None = None,
 ) -> None:
-    """A table that fits, or as JSON the list of its rows with all their keys. `hint`: why there may be none.
+    """Print a table that fits, or as JSON the list of its rows with all their keys.
 
-    `instead`: lines in place of a table that has too many columns to fit.
+    `hint`: why there may be no rows. `instead`: lines in place of a table that has too many columns to fit.
     """
     if as_json:
         say_json(list(rows))
@@ -89,17 +89,17 @@ def show_rows(
 
 
 def say_json(value: Any) -> None:
-    """JSON on stdout."""
+    """Print JSON on stdout."""
     print(json.dumps(value, indent=2))
 
 
 def write_json(path: Path, value: Any) -> None:
-    """JSON into a file; `-` is stdout."""
+    """Write JSON into a file; `-` is stdout."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
-    """Text into a file; `-` is stdout. TopologyError."""
+    """Write text into a file; `-` is stdout. Raise TopologyError if it cannot be written."""
     if str(path) == "-":
         print(text, end="")
         return
@@ -110,7 +110,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def result(value: Any, shown: RenderableType, *, json_file: Path | None) -> None:
-    """JSON into a file where that was asked for, a table on stdout unless the JSON is there."""
+    """Write JSON into a file if one is given, and print a table on stdout unless the JSON is there."""
     if json_file is not None:
         write_json(json_file, value)
     if str(json_file) != "-":
@@ -118,7 +118,7 @@ def result(value: Any, shown: RenderableType, *, json_file: Path | None) -> None
 
 
 def require_writable(path: Path | None) -> None:
-    """Say before a long run that its result could not be written."""
+    """Raise TopologyError before a long run whose result could not be written."""
     if path is None or str(path) == "-":
         return
     directory = path.absolute().parent
@@ -128,7 +128,10 @@ def require_writable(path: Path | None) -> None:
 
 @contextmanager
 def progress() -> Iterator[Callable[[str], None]]:
-    """What is going on, on stderr: a line a phase. "phase: detail" stays one line."""
+    """Yield a function that shows on stderr what is going on: a line a phase.
+
+    "phase: detail" stays one line.
+    """
     console = _console(stderr=True)
     if not console.is_terminal:
         yield note
@@ -167,6 +170,6 @@ class _Phases:
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """Made anew, so that it writes to what is stdout now."""
+    """Make a console anew, so that it writes to what is stdout now."""
     stream = sys.stderr if stderr else sys.stdout
     return Console(stderr=stderr, width=None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH)

@@ -37,14 +37,14 @@ _ELSEWHERE = ("up", "run", "demo", "compare")
 
 
 class Prompt:
-    """Reads commands until there are no more; `commands` is the whole p4reduce command."""
+    """The prompt: it reads commands until there are no more. `commands` is the whole p4reduce command."""
 
     def __init__(self, fabric: Fabric, commands: Any) -> None:
         self._fabric = fabric
         self._commands = commands
 
     def run(self) -> None:
-        """Until `exit` or the end of input."""
+        """Carry out lines until `exit` or the end of input."""
         name = self._fabric.state.name
         before = os.environ.get("P4REDUCE_CLUSTER")
         os.environ["P4REDUCE_CLUSTER"] = name
@@ -59,7 +59,7 @@ class Prompt:
                 os.environ["P4REDUCE_CLUSTER"] = before
 
     def carry_out(self, line: str) -> bool:
-        """Do what a line says; False where it says to leave."""
+        """Do what a line says; return False if it says to leave."""
         try:
             words = shlex.split(line)
         except ValueError as error:
@@ -92,11 +92,11 @@ class Prompt:
 
     @property
     def _hosts(self) -> dict[str, str]:
-        """Addresses by name."""
+        """The hosts' addresses by name."""
         return {host.name: host.ip for host in self._fabric.state.hosts}
 
     def _in_host(self, words: list[str]) -> None:
-        """`h1 ping h2`, as in Mininet: hosts' names stand for their addresses."""
+        """Run `h1 ping h2` as Mininet does: hosts' names stand for their addresses."""
         host, *command = words
         if not command:
             complain(f"{host} is a host: '{host} COMMAND...' runs a command there")
@@ -104,7 +104,7 @@ class Prompt:
         self._command(["exec", host, "--", *(self._hosts.get(word, word) for word in command)])
 
     def _hint(self, word: str) -> str:
-        """What somebody who knows Mininet may have meant; empty where it is a command."""
+        """Return what somebody who knows Mininet may have meant; empty if the word is a command."""
         if any(word == switch.name for switch in self._fabric.state.switches):
             return (
                 f"{word} is a switch: 'shell {word}' opens p4runtime-shell on it, 'show slots' and 'show "
@@ -119,7 +119,7 @@ class Prompt:
         return ""
 
     def _read(self, prompt: str) -> str | None:
-        """The next line; None at the end of input. Ctrl-C gives up the line, as in a shell."""
+        """Return the next line; None at the end of input. Ctrl-C gives up the line, as in a shell."""
         while True:
             try:
                 return input(prompt if sys.stdin.isatty() else "")

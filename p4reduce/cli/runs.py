@@ -1,4 +1,4 @@
-"""What `compare` and `replay` have in common: strategies that are asked for, what becomes of a run."""
+"""Parts that `compare` and `replay` share: the choice of strategies, and the output of a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ Strategies = Annotated[
 def choose_strategies(
     given: str | None, dtype: str, *, gpus_per_host: int = 1
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """What to run, and why others cannot; WorkloadError where one of these was named ("all" names none)."""
+    """Return the strategies to run, and why others cannot.
+
+    Raise WorkloadError if a strategy that cannot run was named ("all" names none).
+    """
     from p4reduce.workloads.compare import possible
     from p4reduce.workloads.strategies.names import ALL, OF_SEVERAL_GPUS, strategies_of
 
@@ -43,7 +46,7 @@ def choose_strategies(
 
 
 def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
-    """Write it wherever that was asked for, and show a table."""
+    """Write a run to the files that were asked for, and show a table."""
     from p4reduce.workloads.reporting.page import page
     from p4reduce.workloads.reporting.tables import run_tables
 
@@ -53,7 +56,10 @@ def show_run(found: Run, *, json: Path | None, report: Path | None) -> None:
 
 
 def command_line(context: typer.Context) -> str:
-    """What was said; this may be a cluster's prompt, which no `sys.argv` knows of."""
+    """Return the command line as it was given.
+
+    It may come from a cluster's prompt, which `sys.argv` does not have.
+    """
     words = ["p4reduce", context.info_name or ""]
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -70,13 +76,13 @@ def command_line(context: typer.Context) -> str:
 
 
 def is_given(context: typer.Context, name: str) -> bool:
-    """Whether a parameter was on the command line."""
+    """Return whether a parameter was on the command line."""
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE"
 
 
 def refuse_given(context: typer.Context, names: tuple[str, ...], why: str) -> None:
-    """BadParameter where one of these parameters was on the command line."""
+    """Raise BadParameter if one of these parameters was on the command line."""
     for parameter in context.command.params:
         if parameter.name in names and is_given(context, parameter.name):
             raise typer.BadParameter(f"{parameter.opts[0]} {why}")

@@ -1,4 +1,4 @@
-"""What several processes print, line by line with their hosts' names, above a line that says how it goes."""
+"""The screen of several processes: their lines, with their hosts' names, above a status line."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CLEAR_LINE: Final = "\r\x1b[K"
 
 
 class Screen:
-    """Lines to stdout and stderr, where the ranks sent them; how it goes only where stderr is a terminal.
+    """The ranks' lines on stdout and stderr, as they sent them, and a status line if stderr is a terminal.
 
     With `only_stderr`, stdout is for something else.
     """
@@ -44,7 +44,7 @@ class Screen:
         self._has_status = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def line(self, line: Line) -> None:
-        """Print what a rank has said."""
+        """Print a line that a rank has printed."""
         stream = sys.stderr if line.is_error or self._only_stderr else sys.stdout
         name = f"{line.host:<{self._width}}"
         if stream.isatty() and "NO_COLOR" not in os.environ:
@@ -59,7 +59,7 @@ class Screen:
         self._draw()
 
     def status(self, status: Status) -> None:
-        """Show how it goes."""
+        """Show how the run goes."""
         words = _words(status)
         if self._has_status and words != self._status:
             self._erase()
@@ -67,7 +67,7 @@ class Screen:
             self._draw()
 
     def close(self) -> None:
-        """How it went is of no interest any more."""
+        """Erase the status line: the run is over."""
         self._erase()
         self._status = ""
 
@@ -90,7 +90,7 @@ def _words(status: Status) -> str:
 
 
 def _forget(stream: TextIO) -> None:
-    """Python flushes its streams when it ends, and would complain again."""
+    """Point the stream at /dev/null: Python flushes its streams when it ends, and would complain again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
     os.close(nowhere)

@@ -21,9 +21,9 @@ Prepare = Callable[[ClusterState], None]
 def stay(
     options: FabricOptions, commands: Any, *, detach: bool, prepare: Prepare = lambda cluster: None
 ) -> None:
-    """Bring it up and do `prepare` on it; until one leaves the prompt, which takes `commands`.
+    """Bring a cluster up, `prepare` it, and keep it until its prompt, which takes `commands`, is left.
 
-    `detach`: it runs on by itself.
+    `detach`: leave it running in a process of its own instead, without a prompt.
     """
     name = options.name
     if detach:

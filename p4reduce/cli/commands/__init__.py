@@ -1,1 +1,1 @@
-"""One module a command, or a group of them."""
+"""Modules of the commands: one for each command or group of commands."""

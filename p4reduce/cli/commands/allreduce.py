@@ -16,7 +16,7 @@ from topologies import state
 
 
 class Summing(str, Enum):
-    """Where the sums are made."""
+    """The place where sums are made."""
 
     IN_NETWORK = "in-network"
     RING = "ring"

@@ -84,7 +84,7 @@ def make(
 def show(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where they are.")], json: JsonFlag = False
 ) -> None:
-    """What certificates there are, for whom, by which authority, and when they end."""
+    """Show the certificates in a directory: for whom, by which authority, and when they end."""
     from controller.security import certificates
 
     now = datetime.now(timezone.utc)
@@ -105,7 +105,7 @@ def _row(shown: Any, directory: Path, now: datetime) -> Row:
 
 
 def _switches(given: Sequence[str]) -> dict[str, list[str]]:
-    """The addresses of each switch."""
+    """Return the addresses of each switch."""
     found: dict[str, list[str]] = {}
     for word in given:
         name, _, address = word.partition("=")

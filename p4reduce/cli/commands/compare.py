@@ -95,7 +95,7 @@ def compare(
 def _of_tensors(
     size: int, strategies: tuple[str, ...], *, rounds: int, dtype: str, selective: bool | None
 ) -> Measure:
-    """Single tensors; what is wrong with them is said at once."""
+    """Return the measurement of single tensors; raise what is wrong with them at once."""
     from p4reduce.workloads.compare import Comparison, compare_on, new_run
     from p4reduce.workloads.placement import place
 
@@ -134,7 +134,7 @@ def _of_a_workload(
     workers: int,
     selective: bool | None,
 ) -> Measure:
-    """Iterations of a workload; that it does not fit this machine is said at once."""
+    """Return the measurement of a workload; raise at once if it does not fit this machine."""
     from p4reduce.workloads.placement import place
     from p4reduce.workloads.replay import ReplayOptions, require_memory, run
 

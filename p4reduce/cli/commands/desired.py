@@ -92,7 +92,7 @@ def revisions(
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """What was applied when; with a number, that revision's document."""
+    """List the revisions that were applied, and when; with a number, print that revision's document."""
     with client(cluster) as admin:
         rows = [
             named(revision, "number", "applied_at", "current", "document") for revision in admin.revisions()
@@ -110,7 +110,7 @@ def revisions(
 
 
 def report_row(report: pb.PlanReport) -> Row:
-    """A PlanReport as JSON has it."""
+    """Return a PlanReport as JSON has it."""
     switches: list[Row] = [
         {
             **named(switch, "name", "connected", "state", "unchanged"),
@@ -146,7 +146,7 @@ def _change_row(change: pb.Change) -> Row:
 
 
 def _read(file: Path | None) -> str:
-    """The document; an empty file wants nothing, while no file means what was applied last."""
+    """Read the document. An empty file wants nothing; no file means what was applied last."""
     if file is None:
         return ""
     try:
@@ -159,7 +159,7 @@ def _read(file: Path | None) -> str:
 
 
 def _ask(file: Path | None, request: Callable[[], pb.PlanReport]) -> pb.PlanReport:
-    """The answer; what is wrong with the document is said with its file's name."""
+    """Return the answer; name the file in an error about the document."""
     try:
         return request()
     except InvalidRequestError as error:
@@ -258,6 +258,6 @@ def _revision(row: Row) -> str:
 
 
 def _digest(text: str) -> str:
-    """The first line that says something."""
+    """Return the first line that says something."""
     lines = [line for line in text.splitlines() if line.strip()]
     return (lines[0] if len(lines) == 1 else f"{lines[0]} ... ({len(lines)} lines)") if lines else "(empty)"

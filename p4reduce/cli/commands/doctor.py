@@ -45,7 +45,7 @@ def doctor(
 
 
 def _find(name: str | None) -> ClusterState:
-    """The running cluster. TopologyError says what is left of one that was killed."""
+    """Return the running cluster. Raise TopologyError with what is left of one that was killed."""
     try:
         return state.controlled(name)
     except TopologyError:

@@ -64,7 +64,10 @@ def _chosen(name: str | None, *, everything: bool, dead: list[str]) -> list[Clus
 
 
 def _agreed(cluster: ClusterState) -> bool:
-    """Whether a cluster that was brought up elsewhere is to go; TopologyError where nobody can be asked."""
+    """Ask whether to take down a cluster that was brought up elsewhere.
+
+    Raise TopologyError if nobody can be asked.
+    """
     elsewhere = (
         f"cluster {cluster.name} was brought up in another terminal, by {cluster.started_by or 'somebody'}"
     )

@@ -36,7 +36,7 @@ def execute(
 
 
 def _behind_the_host(cluster: str | None, words: list[str]) -> tuple[str | None, list[str]]:
-    """The cluster, which may stand behind the host, and the command, all of whose options are its own."""
+    """Return the cluster, which may stand behind the host, and the command with all its own options."""
     if words[0] == "--cluster":
         cluster, words = (words[1] if len(words) > 1 else ""), words[2:]
     elif words[0].startswith("--cluster="):

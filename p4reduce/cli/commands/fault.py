@@ -25,14 +25,14 @@ Direction = Enum("Direction", {name: name for name in DIRECTIONS}, type=str)  # 
 
 
 class UpDown(str, Enum):
-    """What a link is to be."""
+    """The state that a link is to have."""
 
     DOWN = "down"
     UP = "up"
 
 
 class WorkerFault(str, Enum):
-    """What can be done to a worker."""
+    """The faults of a worker."""
 
     KILL = "kill"
     PAUSE = "pause"
@@ -40,7 +40,7 @@ class WorkerFault(str, Enum):
 
 
 class ProcessFault(str, Enum):
-    """What can be done to a switch or the controller."""
+    """The faults of a switch or the controller."""
 
     KILL = "kill"
     RESTART = "restart"
@@ -49,7 +49,7 @@ class ProcessFault(str, Enum):
 
 
 class DiskFault(str, Enum):
-    """What can be done to the disk."""
+    """The faults of the disk."""
 
     FILL = "fill"
     FREE = "free"
@@ -234,6 +234,6 @@ _DONE = {"kill": "killed", "restart": "restarted", "pause": "paused", "resume": 
 def _inject(
     cluster: str | None, what: WorkerFault | ProcessFault, kind: str, *which: object, whom: str
 ) -> None:
-    """Do it by the method of `ClusterFaults` of that name: kill_switch, pause_worker."""
+    """Inject it by the method of `ClusterFaults` of that name: kill_switch, pause_worker."""
     getattr(ClusterFaults(state.running(cluster)), f"{what.value}_{kind}")(*which)
     output.say(f"{whom}: {_DONE[what.value]}")

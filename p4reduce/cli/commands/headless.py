@@ -82,7 +82,7 @@ def _bring_up(options: FabricOptions, stack: ExitStack, *, keep: bool, progress:
 
 
 def _target(given: Path | None, *, name: str) -> Path:
-    """The file to write: in a directory, it is called after the cluster."""
+    """Return the file to write: in a directory, it is called after the cluster."""
     if given is None:
         return Path(f"{name}.results.json")
     return given / f"{name}.results.json" if given.is_dir() else given

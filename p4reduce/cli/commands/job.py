@@ -31,7 +31,7 @@ Name = Annotated[str, typer.Argument(metavar="JOB", help="The job's name.")]
 
 
 class JobMode(str, Enum):
-    """How a job's sums are to be made."""
+    """The way in which a job's sums are to be made."""
 
     AUTO = "auto"
     IN_NETWORK = "in-network"
@@ -43,7 +43,7 @@ _MODES = {JobMode.AUTO: pb.MODE_UNSPECIFIED, JobMode.IN_NETWORK: pb.IN_NETWORK, 
 
 
 def _if_any(value: int | str | None) -> str:
-    """Nothing for what is not known before all workers have joined."""
+    """Return a value in words; empty if it is not known before all workers have joined."""
     return str(value or "")
 
 
@@ -147,7 +147,7 @@ def _token_in(path: Path) -> str:
 
 @app.command("list")
 def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """All jobs, ended ones too; the planes of machines with several GPUs in one line."""
+    """List all jobs, ended ones too; the planes of machines with several GPUs take one line."""
     with client(cluster) as admin:
         rows = job_rows(admin.list_jobs(), switches=_switches(cluster))
     output.show_rows(rows, JOBS, title="Jobs", as_json=json)
@@ -159,7 +159,7 @@ def list_(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
 
 @app.command("show")
 def show(name: Name, cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """One job and its workers, and of machines with several GPUs the planes; NAME/g is the plane of GPU g."""
+    """Show one job and its workers, and the planes of machines with several GPUs; NAME/g is GPU g's plane."""
     with client(cluster) as admin:
         job = admin.show_job(name)
     _show(known_row(job, switches=_switches(cluster)), as_json=json)
@@ -193,17 +193,17 @@ def clear(cluster: ClusterOption = None) -> None:
 
 
 def client(cluster: str | None) -> AdminClient:
-    """The controller of the running cluster."""
+    """Return a client of the running cluster's controller."""
     return ClusterAdmin(state.controlled(cluster))
 
 
 def _switches(cluster: str | None) -> dict[str, str]:
-    """The switch that each host is on."""
+    """Return the switch that each host is on."""
     return {host.name: host.switch for host in state.running(cluster).hosts}
 
 
 def job_rows(jobs: Iterable[Any], *, switches: Mapping[str, str] = MappingProxyType({})) -> list[Row]:
-    """Jobs by name; the planes of a gang are one row, in the place of the first."""
+    """Return jobs by name; the planes of a gang are one row, in the place of the first."""
     rows: dict[str, list[Row]] = {}
     for job in jobs:
         name = job.spec.gang.name if job.spec.HasField("gang") else job.spec.name
@@ -212,14 +212,14 @@ def job_rows(jobs: Iterable[Any], *, switches: Mapping[str, str] = MappingProxyT
 
 
 def known_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
-    """What is known by a name: a job, a plane, or a gang with its planes."""
+    """Return the row of a job, of a plane, or of a gang with its planes."""
     if not job.planes:
         return job_row(job, switches=switches)
     return gang_row([job_row(plane, switches=switches) for plane in job.planes])
 
 
 def gang_row(planes: list[Row]) -> Row:
-    """Planes that have begun as one row, with workers by their ranks among those of all machines.
+    """Return planes that have begun as one row, with workers by their ranks among those of all machines.
 
     Its phase is that of the plane that is furthest behind.
     """
@@ -254,7 +254,7 @@ def gang_row(planes: list[Row]) -> Row:
 
 
 def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> Row:
-    """A JobInfo as JSON has it; `switches` has the switch that each host is on."""
+    """Return a JobInfo as JSON has it; `switches` has the switch that each host is on."""
     asked = job.spec
     gang = named(asked.gang, "name", "plane", "planes") if asked.HasField("gang") else None
     places = [
@@ -287,7 +287,7 @@ def job_row(job: Any, *, switches: Mapping[str, str] = MappingProxyType({})) -> 
 
 
 def _selective(job: Any, asked: Any) -> bool | None:
-    """As the workers have agreed, or as it was asked for before; None where it is not decided yet."""
+    """Return what the workers have agreed on, or else what was asked for; None if it is not decided yet."""
     if job.generation:
         return bool(job.selective)
     return bool(asked.selective) if asked.HasField("selective") else None

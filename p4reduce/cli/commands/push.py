@@ -64,7 +64,7 @@ def push(
 
 
 def switch_row(switch: object) -> Row:
-    """A SwitchInfo as JSON has it."""
+    """Return a SwitchInfo as JSON has it."""
     return named(switch, "name", "address", "device_id", "target", "connected", "state", "program_sha256")
 
 

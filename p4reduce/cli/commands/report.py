@@ -65,7 +65,7 @@ def report(
 
 
 def _require(target: Path, *, source: Path, directory: bool) -> None:
-    """Nothing is written before everything can be."""
+    """Raise TopologyError if a target cannot be written, before any of them is."""
     if target.resolve() == source.resolve():
         raise TopologyError(f"{target} is the run itself: give the report another name")
     if not directory:
@@ -73,5 +73,5 @@ def _require(target: Path, *, source: Path, directory: bool) -> None:
 
 
 def _is_directory(path: Path) -> bool:
-    """Also one that is to be made: a name without a suffix is no file's."""
+    """Return whether a path is a directory, or is to be one: a name without a suffix is no file's."""
     return path.is_dir() or (str(path) != "-" and not path.suffix)

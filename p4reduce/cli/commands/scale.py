@@ -147,7 +147,10 @@ def scale(
 
 
 def _chosen(strategies: str, pipeline: str | None) -> tuple[tuple[str, ...], int | None]:
-    """The strategies, and bytes of a piece; `--pipeline off` names `hierarchical` by what it is then."""
+    """Return the strategies, and the bytes of a piece (None: not given).
+
+    `--pipeline off` replaces `hierarchical` by `hierarchical-phases`, which it is then.
+    """
     from p4reduce.workloads.hierarchy import ALL
     from p4reduce.workloads.strategies.names import HIERARCHICAL, HIERARCHICAL_PHASES, strategies_of
 
@@ -175,7 +178,7 @@ def _of_gpus(base: Fabric, gpus: int) -> Fabric:
 
 
 def _numbers(text: str) -> list[int]:
-    """`32,64`; `32,64,...,1024` goes on as the first two do, by a factor or else by a step."""
+    """Parse `32,64`; `32,64,...,1024` goes on as the first two do, by a factor or else by a step."""
     words = [word.strip() for word in text.replace("…", "...").split(",")]
     numbers: list[int] = []
     for place, word in enumerate(words):
@@ -191,7 +194,7 @@ def _numbers(text: str) -> list[int]:
 
 
 def _between(first: int, second: int, last: int) -> list[int]:
-    """Without the ends."""
+    """Return the numbers between `second` and `last`, without these two."""
     if first < second < last:
         factor = second // first
         if factor * first == second:
@@ -226,7 +229,7 @@ def _sizes(text: str) -> list[Workload | int]:
 
 
 def _rate(option: str, text: str) -> float:
-    """In bit/s."""
+    """Parse the rate of a simulated link; return bit/s."""
     mbit = None if re.fullmatch(r"0+(\.0*)?\D*", text.strip()) else parse_rate(text)
     if mbit is None:
         raise typer.BadParameter(f"{option} {text}: a simulated link has a rate, say 100gbit")

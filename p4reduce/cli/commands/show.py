@@ -96,7 +96,7 @@ def slots(
 
 @app.command("counters")
 def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """What the switches did with each flow's packets."""
+    """The counters of each flow: what the switches did with its packets."""
     with client(cluster) as admin:
         rows = [counters_row(flow) for flow in admin.counters(job)]
     counted = _counted(rows)
@@ -134,7 +134,7 @@ def links(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
 
 
 def flow_row(flow: Any) -> Row:
-    """A Flow as JSON has it."""
+    """Return a Flow as JSON has it."""
     return named(
         flow,
         *("job", "generation", "rank", "switch", "index", "ingress_port", "egress_port"),
@@ -143,7 +143,7 @@ def flow_row(flow: Any) -> Row:
 
 
 def slot_row(slot: Any) -> Row:
-    """A Slot as JSON has it. `bitmap` has a bit for each rank, on a spine too: rank 0 is the lowest."""
+    """Return a Slot as JSON has it. `bitmap` has a bit for each rank, on a spine too; rank 0 is lowest."""
     return {
         **named(slot, "switch", "role", "index", "job", "tenant", "generation", "message", "state"),
         **named(slot, "age_s", "bytes", "chunks", "flags"),
@@ -155,7 +155,7 @@ def slot_row(slot: Any) -> Row:
 
 
 def counters_row(flow: Any) -> Row:
-    """A flow's counters as JSON has them."""
+    """Return a flow's counters as JSON has them."""
     return {
         **named(flow, "job", "generation", "rank", "switch"),
         "counters": {name: named(value, "packets", "bytes") for name, value in sorted(flow.counters.items())},
@@ -163,7 +163,7 @@ def counters_row(flow: Any) -> Row:
 
 
 def port_row(port: Any) -> Row:
-    """A Port as JSON has it."""
+    """Return a Port as JSON has it."""
     row = named(port, "switch", "port", "host", "ip", "mac", "peer")
     for way in ("received", "sent", "no_route"):
         value = getattr(port, way)
@@ -173,12 +173,12 @@ def port_row(port: Any) -> Row:
 
 
 def _reasons(drops: dict[str, int]) -> str:
-    """What was dropped and why: spoofed 3, unnamed 5."""
+    """Return what was dropped and why, in words: spoofed 3, unnamed 5."""
     return ", ".join(f"{reason} {count}" for reason, count in drops.items() if count)
 
 
 def link_row(wire: wires.Wire, known: Any | None) -> Row:
-    """A link as JSON has it: what the kernel says, and what the controller makes of it."""
+    """Return a link as JSON has it: its state in the kernel, and in the controller."""
     link = wire.link
     return {
         "link": link.name,
@@ -194,7 +194,7 @@ def link_row(wire: wires.Wire, known: Any | None) -> Row:
 
 
 def span(numbers: list[int]) -> str:
-    """Numbers for people: 0-3 7."""
+    """Return numbers in words: 0-3 7."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][-1] + 1:
@@ -205,14 +205,14 @@ def span(numbers: list[int]) -> str:
 
 
 def _counted(rows: list[Row]) -> list[str]:
-    """The counters that counted anything."""
+    """Return the counters that counted anything."""
     return list(
         dict.fromkeys(name for row in rows for name, value in row["counters"].items() if value["packets"])
     )
 
 
 def _counter_words(row: Row) -> str:
-    """A flow's in a line."""
+    """Return a flow's counters in a line."""
     counts = (
         f"{name.replace('_', ' ')} {value['packets']}"
         for name, value in row["counters"].items()

@@ -138,20 +138,20 @@ def simulate_faults(
 
 @dataclass(frozen=True)
 class _Page:
-    """A page that is wanted: of the run from `from_s` on (None: what there is to see), of that schedule."""
+    """A page to write of a run: from `from_s` on (None: the part worth seeing), named after `schedule`."""
 
     path: Path
     from_s: float | None
     schedule: str | None
 
     def observer(self, schedule: Schedule) -> SequenceObserver:
-        """What watches the run for it."""
+        """Return an observer that watches the run for the page."""
         from p4reduce.simulation.sequence.observing import SequenceObserver
 
         return SequenceObserver(schedule, from_ns=None if self.from_s is None else round(self.from_s * 1e9))
 
     def write(self, outcome: Outcome, observer: SequenceObserver, tell: Tell) -> None:
-        """TopologyError where there is nothing to see, or the file cannot be written."""
+        """Write the page. Raise TopologyError if there is nothing to see, or the file cannot be written."""
         from p4reduce.simulation.sequence.page import named, page
 
         observer.ended(outcome.error)
@@ -255,7 +255,10 @@ def _one(
     shrink_s: float,
     save: Path | None,
 ) -> None:
-    """`save`: where a failure is made short (None: it is not, as with a schedule that was)."""
+    """Play one schedule. `save`: the folder for a failure that is made short.
+
+    None: do not make it short, since the schedule was made short already.
+    """
     from p4reduce.simulation.faults import running, targets
 
     with targets.players(target) as play:

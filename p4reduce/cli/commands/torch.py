@@ -28,7 +28,7 @@ _KINDS = [kind.value for kind in fabrics.Kind]
 
 
 class Other(str, Enum):
-    """What a script can be run over as well."""
+    """The backend that a script can be run over as well."""
 
     GLOO = "gloo"
 
@@ -123,7 +123,7 @@ def _run_all(
     only_stderr: bool,
     instead_of: str,
 ) -> list[Ran]:
-    """A run for each backend, until one fails."""
+    """Run the script over each backend, until one run fails."""
     from p4reduce.cli.screen import Screen
     from p4reduce.workloads.placement import labels_of
     from p4reduce.workloads.torch_runs.comparing import require_gloo
@@ -161,7 +161,10 @@ def _run_all(
 
 
 def _report(rans: Sequence[Ran], *, json: Path | None) -> None:
-    """Figures as JSON and, of two runs, as tables; or the failed rank's error and its exit code."""
+    """Write figures as JSON, and show those of two runs as tables.
+
+    If a rank failed, print its error and exit with its exit code instead.
+    """
     from p4reduce.workloads.torch_runs.comparing import OURS, Side, comparison_tables
 
     failure = rans[-1].failure

@@ -31,7 +31,7 @@ _FILE_ENDINGS = (".yaml", ".yml", ".json")
 
 
 class UpGroup(PlainGroup):
-    """`up CLUSTER.yaml` is `up file CLUSTER.yaml`."""
+    """A group in which `up CLUSTER.yaml` is `up file CLUSTER.yaml`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands and args[0].endswith(_FILE_ENDINGS):
@@ -81,7 +81,7 @@ class Wanted:
     detach: Detach = False
 
     def common(self, *, rate: str, hosts: int, spread: Spread | None = None) -> dict[str, Any]:
-        """What a FabricOptions has of it."""
+        """Return what FabricOptions take of these options."""
         return {
             "switch": self.switch,
             "path_mtu": self.mtu,
@@ -157,7 +157,7 @@ def file(
     tls: fabrics.Tls = False,
     detach: Detach = False,
 ) -> None:
-    """What a cluster file describes, with its jobs created; 'up CLUSTER.yaml' for short.
+    """The cluster that a cluster file describes, with its jobs created; 'up CLUSTER.yaml' for short.
 
     Workloads are not run: 'p4reduce run' does that.
     """
