@@ -52,7 +52,7 @@ class Bmv2Error(Exception):
 
 
 class Bmv2(AbstractContextManager["Bmv2"]):
-    """`bench`: its wires; `echoes`: the nonces of which it told the controller, in order."""
+    """A running BMv2. `bench`: its wires; `echoes`: the nonces that it told the controller, in order."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         self.ports = list(ports)
@@ -129,12 +129,12 @@ class Bmv2(AbstractContextManager["Bmv2"]):
 
     @property
     def process_id(self) -> int:
-        """Of simple_switch_grpc."""
+        """The process id of simple_switch_grpc."""
         assert self._process is not None
         return self._process.pid
 
     def restart(self) -> None:
-        """Load the program anew: no entries but the ways of fences, and empty registers."""
+        """Load the program anew: no entries but those that forward fences, and empty registers."""
         if self.is_fresh:
             return
         self._do(load(self._p4runtime, shipped_program()))
@@ -153,7 +153,7 @@ class Bmv2(AbstractContextManager["Bmv2"]):
         self._there |= {key_of(entry): entry for entry in insert}
 
     def play(self, frames: Sequence[tuple[int, bytes]]) -> dict[int, list[bytes]]:
-        """Send frames into ports; what came out of each port, in order."""
+        """Send frames into ports; return what came out of each port, in order."""
         self.is_fresh = False
         try:
             return self.bench.play(frames, batch=BATCH)
@@ -164,18 +164,18 @@ class Bmv2(AbstractContextManager["Bmv2"]):
             raise Bmv2Error(f"BMv2 {how} ({error}): {self._last_words()}") from error
 
     def wait_for_echoes(self, count: int) -> None:
-        """Until the controller was told of so many; they take another way than frames."""
+        """Wait until the controller was told of so many echoes, or 5 s; they take another way than frames."""
         deadline = time.monotonic() + _ECHOES_S
         while len(self.echoes) < count and time.monotonic() < deadline:
             self._do(asyncio.sleep(0.005))
 
     def read_counters(self, cells: Sequence[tuple[str, int | None]]) -> dict[tuple[str, int], int]:
-        """Packets counted, by counter and index."""
+        """Return the packets counted, by counter and index."""
         found = self._do(self._p4runtime.read_counters(cells))
         return {cell: packets for cell, (packets, _) in found.items()}
 
     def close(self) -> None:
-        """End it."""
+        """End BMv2 and its wires."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -205,14 +205,17 @@ class Bmv2(AbstractContextManager["Bmv2"]):
 
 
 def _run(*command: str, stdin: str = "") -> None:
-    """In the namespace of the calling thread."""
+    """Run a command in the network namespace of the calling thread."""
     done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Bmv2Error(f"cannot make veths for BMv2: {command[0]}: {done.stderr.strip()}")
 
 
 def _way(port: int) -> tuple[Entry, Entry]:
-    """Of fences by a port and to it. Who is behind it is the controller's to say, in the same entry."""
+    """Return the entries that forward fences by a port and to it.
+
+    The entry of the port also names who is behind it, which the controller overwrites.
+    """
     route = table_entry(
         ROUTE,
         {"dst_ip": (int(Fence.address(port)), 32)},

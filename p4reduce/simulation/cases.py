@@ -1,4 +1,4 @@
-"""One collective of all ranks: its inputs, how a rank runs it, and what it has to come to."""
+"""One collective of all ranks: its inputs, its steps on a rank, and the check of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RING_DTYPES = [np.dtype(np.int64), np.dtype(np.float64)]  # of which no switch a
 
 @dataclass(frozen=True)
 class Case:
-    """`name` of a function in `module` (ring or in_network), on `elements` of `dtype` a rank."""
+    """A collective: the function `name` of `module` (ring or in_network), on `elements` of `dtype` a rank."""
 
     module: str
     name: str
@@ -38,7 +38,7 @@ class Case:
 
     @property
     def wire(self) -> Wire:
-        """Of its sums of floats."""
+        """The width of floats on the wire."""
         return Wire.HALF if self.half else Wire.FULL
 
     def inputs(self, world_size: int, seed: int) -> list[Array]:

@@ -16,13 +16,13 @@ ACCUMULATORS = ("sums", "second_sums")  # of each chunk; the second is for halve
 
 
 def accumulator(chunk: int, register: str) -> str:
-    """The full name of a chunk's register; the first chunk's is apart, as it can be a header."""
+    """Return the full name of a chunk's register; the first chunk's is apart, as it can be a header."""
     place = "chunk_0" if chunk == 0 else f"accumulators.chunk_{chunk}"
     return f"SwitchIngress.slots.{place}.{register}"
 
 
 class CompiledSwitch:
-    """Loads the program once; `clear` and `forget` make it a switch that was just started."""
+    """A switch that loads the program once; `clear` and `forget` make it one that was just started."""
 
     def __init__(self) -> None:
         self.plane = DataPlane(cpu_port=CPU_PORT)
@@ -68,7 +68,7 @@ class CompiledSwitch:
         self._groups.clear()
 
     def forget(self, slots: Iterable[int]) -> None:
-        """Empty registers: what these slots and all flows hold is of generation 0 then, which nobody has.
+        """Reset the registers of these slots, and of all flows, to generation 0, which no job has.
 
         Accumulators are emptied only because tests compare them: no packet is told what an older one left.
         """
@@ -87,7 +87,7 @@ class CompiledSwitch:
             self._flows.clear()
 
     def process(self, port: int, frame: bytes) -> tuple[list[Out], list[int]]:
-        """What leaves by ports, and the nonces of the echoes that the controller is told of."""
+        """Return what leaves by ports, and the nonces of the echoes that the controller is told of."""
         leaving = [(out, bytes(data)) for out, data in self.plane.process(port, frame)]
         told = [data for out, data in leaving if out == CPU_PORT]
         assert all(data[0] == OP_ECHO for data in told)
@@ -96,5 +96,5 @@ class CompiledSwitch:
 
 
 def are_alike(some: Sequence[Out], others: Sequence[Out]) -> bool:
-    """Whether the same frames leave by the same ports, but for what nobody may rely on."""
+    """Return whether the same frames leave by the same ports, but for bytes that nobody may rely on."""
     return sorted(some) == sorted(others) or sorted(map(normal, some)) == sorted(map(normal, others))

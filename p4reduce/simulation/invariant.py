@@ -1,4 +1,4 @@
-"""What a simulation fails with."""
+"""The error that a simulation fails with."""
 
 
 class InvariantError(AssertionError):

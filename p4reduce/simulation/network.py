@@ -12,7 +12,10 @@ FIRST_SPINE_ID = 100
 
 
 def fabric_config(spines: int, hosts: Sequence[int], spread: Spread = Spread.MESSAGES) -> Config:
-    """`hosts`: how many there are behind each leaf. Every leaf has a link to every spine."""
+    """Return the configuration of a fabric with a link from every leaf to every spine.
+
+    `hosts`: how many there are behind each leaf.
+    """
     leaves = range(1, len(hosts) + 1)
     switches = [SwitchConfig(name=f"l{i}", device_id=i, address=f"unix:l{i}") for i in leaves]
     switches += [

@@ -1,4 +1,4 @@
-"""A worker whose packets are a simulated RDMA adapter's: the message engine on an RC of few lines.
+"""A worker whose packets are a simulated RDMA adapter's: the message engine on a small RC transport.
 
 It has an `Endpoint`'s methods, so that a `Fabric` takes it in the place of one.
 """
@@ -45,7 +45,7 @@ KIND = 0xE0  # of a syndrome; the rest is credit, a timer or a reason
 
 
 class MessageEngine:
-    """The native engine, as it is."""
+    """The native message engine, by ctypes."""
 
     def __init__(self, config: TransportConfig) -> None:
         self.config = config
@@ -73,7 +73,7 @@ class MessageEngine:
         return op_id
 
     def next_send(self, now: int = 1, capacity: int | None = None) -> bytes:
-        """The next message; empty: none may be sent."""
+        """Return the next message; empty: none may be sent."""
         room = self.capacity if capacity is None else capacity
         buffer = self._message if room <= self.capacity else ctypes.create_string_buffer(room)
         length = self.lib.p4r_messages_next_send(self.handle, buffer, room, now)
@@ -120,7 +120,7 @@ class Segment:
 
 
 class NicEndpoint:
-    """An RDMA adapter: 2W receives posted, go-back-N on a NAK and on a timeout, RNR where no receive is.
+    """An RDMA adapter: 2W receives posted, go-back-N on a NAK and on a timeout, RNR without a receive.
 
     With a `retry_limit` it gives up after so many timeouts in a row; an RNR NAK is an answer, without limit.
     """
@@ -207,13 +207,13 @@ class NicEndpoint:
         return replace(self.engine.progress(), expected_psn=self.expected)
 
     def position(self) -> native.NativeProgress:
-        """As an `Endpoint`'s."""
+        """Return the position, as an `Endpoint` does."""
         self.engine.lib.p4r_link_progress(self.engine.handle, self._position)
         self._position.expected_psn = self.expected
         return self._position
 
     def state(self, now_ns: int) -> bytes:
-        """As an `Endpoint`'s."""
+        """Return the state, as an `Endpoint` does."""
         own = (
             (self.next_psn, self.expected, self.posted, self.nak_sent, self.told_to_wait, self.failed),
             [segment.psn for segment in self.sent],
@@ -225,7 +225,7 @@ class NicEndpoint:
         return repr(own).encode() + self.engine.state()
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to close."""
 
     def _cut(self, message: bytes) -> None:
         mtu = self.config.path_mtu

@@ -1,4 +1,4 @@
-"""Workers of one rack without a controller: their connections, and what a switch would be told of them."""
+"""Workers of one rack without a controller: their connections, and their job and routes for a switch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def configs(
     ring: Sequence[int] = (),
     **extra: Any,
 ) -> list[TransportConfig]:
-    """Everybody's connections, by rank. `psns`: the first PSN of each rank's QP_out; `ring`: its order."""
+    """Return everybody's connections, by rank.
+
+    `psns`: the first PSN of each rank's QP_out; `ring`: the ranks in the order of the ring.
+    """
     psns = psns or [0x1000 * (rank + 1) for rank in range(world_size)]
     order = list(ring) or list(range(world_size))
 
@@ -67,9 +70,9 @@ def configs(
 
 
 def job_of(workers: list[TransportConfig], rnr: Callable[[int], int] = lambda rank: 0) -> Job:
-    """The job as a controller would install it: rank r sits on port r + 1.
+    """Return the job as a controller would install it: rank r sits on port r + 1.
 
-    `rnr`: the syndrome of the RNR NAKs that a rank wants, 0 where it wants none.
+    `rnr`: the syndrome of the RNR NAKs that a rank wants, 0 if it wants none.
     """
     ports = {c.ip: c.rank + 1 for c in workers}
     flows = tuple(
@@ -93,6 +96,6 @@ def job_of(workers: list[TransportConfig], rnr: Callable[[int], int] = lambda ra
 
 
 def routes_of(workers: list[TransportConfig]) -> dict[IPv4Address, Route]:
-    """The way to every worker, as a controller would install it."""
+    """Return the route to every worker, as a controller would install it."""
     switch_mac = parse_mac("02:00:00:00:ff:01")
     return {c.ip: Route(port=c.rank + 1, src_mac=switch_mac, dst_mac=parse_mac(c.mac)) for c in workers}

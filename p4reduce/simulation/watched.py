@@ -1,4 +1,4 @@
-"""Switches that refuse to do what the protocol rules out."""
+"""Switches that raise InvariantError where the slot rules would do what the protocol rules out."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from p4reduce.simulation.invariant import InvariantError
 
 
 class Knowledge(Protocol):
-    """What a switch cannot know, but a test can: about running jobs, by generation."""
+    """Knowledge of running jobs, by generation, which a test has and a switch has not."""
 
     def is_running(self, generation: int) -> bool:
-        """Whether somebody may still want the job's sums."""
+        """Return whether somebody may still want the job's sums."""
 
     def lacking(self, generation: int, message: int) -> list[int]:
-        """The ranks that have not received a message."""
+        """Return the ranks that have not received a message."""
 
     def numbered(self, generation: int) -> int:
-        """How many messages its workers have had, as far as they are up."""
+        """Return how many messages the job's workers have had, as far as they are up."""
 
     def expected_psn(self, generation: int, sender: int) -> int:
-        """What the receiver of a rank's flow waits for."""
+        """Return the PSN that the receiver of a rank's flow waits for."""
 
 
 class WatchedSwitch(EntrySwitch):
-    """Holds three invariants.
+    """A switch that checks three invariants.
 
-    No slot is claimed while somebody lacks what it holds; on a spine, whose sums leaves can always send once
-    more, not while it has two jobs' entries. Every sum of all racks of a fragment, wherever it is made or
-    stored, is the same. An RNR NAK says nothing that its peer has not said.
+    No slot is claimed for a newer message while a rank lacks the one that it holds, or for another job while
+    its job runs. On a spine, whose sums leaves can always ask for again, that job counts while it has the
+    slot's entries. Every sum of all racks of a fragment is the same, wherever it is made or stored. An RNR
+    NAK acknowledges nothing that the receiver has not received.
     """
 
     def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:

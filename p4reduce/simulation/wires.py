@@ -30,11 +30,11 @@ class Wire:
         self.socket.setblocking(False)
 
     def send(self, frame: bytes) -> None:
-        """To the switch."""
+        """Send a frame to the switch."""
         self.socket.send(frame)
 
     def received(self) -> Iterator[bytes]:
-        """What has arrived so far."""
+        """Yield the frames that have arrived so far."""
         while True:
             try:
                 frame, address = self.socket.recvfrom(1 << 16)
@@ -44,7 +44,7 @@ class Wire:
                 yield frame
 
     def close(self) -> None:
-        """No more."""
+        """Close the socket."""
         self.socket.close()
 
 
@@ -54,9 +54,9 @@ def wait_for(wires: Sequence[Wire], timeout_s: float) -> None:
 
 
 class Bench:
-    """Behind the frames of a port goes a fence, a packet that the program forwards to a known port.
+    """The wires of all ports. Frames into a port are followed by a fence, which leaves by a known port.
 
-    When it has come out there, the switch has decided on all that came in before it.
+    When the fence has come out there, the switch has decided on all frames that came in before it.
     """
 
     def __init__(self, wires: Mapping[int, Wire], fence: Fence) -> None:
@@ -67,7 +67,7 @@ class Bench:
         self._serial = 0
 
     def play(self, frames: Sequence[tuple[int, bytes]], *, batch: int) -> dict[int, list[bytes]]:
-        """Send frames; what came out of each port, in order."""
+        """Send frames; return what came out of each port, in order."""
         at = 0
         while at < len(frames):
             port = frames[at][0]
@@ -112,17 +112,17 @@ class Bench:
 
 
 class Fence:
-    """What a program needs to forward a fence to a port: a frame, of any content behind."""
+    """A fence's frame for a port; any content may follow it."""
 
     port = 1
 
     @staticmethod
     def address(port: int) -> IPv4Address:
-        """Where a fence for a port goes: 10.99.0.PORT, for which the switch needs a route."""
+        """Return the address of a port's fences, 10.99.0.PORT, for which the switch needs a route."""
         return IPv4Address(bytes([10, 99, 0, port]))
 
     def frame(self, port: int) -> bytes:
-        """An IPv4 packet for that, to UDP port 9."""
+        """Return the head of an IPv4 packet to that address, to UDP port 9."""
         size = 20 + 8 + 17
         head = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0, 64, 17, 0) + bytes([10, 98, 0, 1])
         head += self.address(port).packed

@@ -1,4 +1,4 @@
-"""Links and switches of a run that say what passes them; all else that they do is what they do without."""
+"""Links and switches that report to an observer what passes them, and otherwise work as without one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Pair: TypeAlias = "tuple[Receiver, TransportConfig]"  # a worker and one of its 
 
 
 class ObservedWire(Wire):
-    """Says of each frame when it leaves and comes, and what is done to it."""
+    """A link that reports each frame as it leaves and as it comes, and what the link does to it."""
 
     def __init__(self, observer: SequenceObserver, *words: Any, **more: Any) -> None:
         super().__init__(*words, **more)
@@ -72,7 +72,7 @@ class ObservedWire(Wire):
 
 
 class ObservedSwitch(GhostSwitch):
-    """Says by which rule it takes a packet, what it counts and how its slots are afterwards."""
+    """A switch that reports the rule by which it takes a packet, its counts, and its slots afterwards."""
 
     def __init__(self, observer: SequenceObserver, *words: Any) -> None:
         super().__init__(*words)
@@ -104,8 +104,10 @@ class ObservedSwitch(GhostSwitch):
 
 
 class SequenceObserver:
-    """Of one run. `packets` reads them; `parts`: the steps that a page has room for; `marks`: all that
-    broke; `last_ns`: of the last step.
+    """The observer of one run.
+
+    `packets` reads its frames; `parts`: the steps that a page has room for; `marks`: all that broke;
+    `last_ns`: the time of the last step.
     """
 
     def __init__(self, schedule: Schedule, *, most: int = MOST_STEPS, from_ns: int | None = None) -> None:
@@ -135,16 +137,16 @@ class SequenceObserver:
         delay_ns: int,
         gap_ns: int,
     ) -> Wire:
-        """A direction of a link."""
+        """Make a direction of a link."""
         self.clock = clock
         return ObservedWire(self, clock, faults, arrive, delay_ns=delay_ns, gap_ns=gap_ns)
 
     def switch(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> GhostSwitch:
-        """A switch's data plane."""
+        """Make a switch's data plane."""
         return ObservedSwitch(self, name, world, sums)
 
     def opened(self, receiver: Receiver, config: TransportConfig) -> None:
-        """A worker has brought up its queue pairs."""
+        """Note that a worker has brought up its queue pairs."""
         self.packets.opened(config)
         self._hosts[config.ip] = receiver.host.name  # of the backup network, too
         for qpn in (config.qpn_in, config.qpn_out):
@@ -153,7 +155,7 @@ class SequenceObserver:
         at[:] = [*(pair for pair in at if pair[0] is not receiver), (receiver, config)]
 
     def happened(self, mishap: Mishap, where: tuple[str, ...]) -> None:
-        """Something breaks."""
+        """Note that something breaks."""
         until_ns = self.clock.now_ns + mishap.lasts_ns if mishap.lasts_ns else None
         self.marks.append(Mark(self.clock.now_ns, until_ns, mishap.kind, where))
         if mishap.kind == "switch-restart":
@@ -161,7 +163,7 @@ class SequenceObserver:
         self._step("fault", where[0] if len(where) == 1 else "")
 
     def note(self, what: str) -> None:
-        """A line of the trace."""
+        """Note a line of the trace."""
         if self._open is not None:
             self._open.said.append(what)
             return
@@ -171,7 +173,7 @@ class SequenceObserver:
         pending.said.append(what)
 
     def ended(self, error: str) -> None:
-        """The run is over, well or not."""
+        """Note that the run is over; `error`: why it failed, or empty."""
         if error:
             self._step("error").said.append(error)
         self._close()
@@ -179,7 +181,7 @@ class SequenceObserver:
     # What its links say
 
     def ends_of(self, link: str, frame: bytes) -> tuple[str, str]:
-        """Where a frame comes from and goes to."""
+        """Return the names of a frame's sender and receiver on a link."""
         source, between, target = link.partition(">")
         if between:
             return source, target
@@ -187,7 +189,7 @@ class SequenceObserver:
         return tuple(self._hosts.get(address, str(address)) for address in addresses)  # type: ignore[return-value]
 
     def read(self, source: str, frame: bytes) -> tuple[Packet, bool]:
-        """What it is, and whether its host has sent it before."""
+        """Return the packet that a frame is, and whether its host has sent it before."""
         packet = self.packets.read(frame)
         flow = packet.flow
         if flow is None or packet.kind not in ("data", "pass") or source not in self._hosts.values():
@@ -197,7 +199,7 @@ class SequenceObserver:
         return packet, again
 
     def leaves(self, arrow: Arrow) -> None:
-        """A frame is under way, or lost at once."""
+        """Note that a frame is under way, or lost at once."""
         step = self._open
         if step is None:
             step, source = self._pending, arrow.source
@@ -208,7 +210,10 @@ class SequenceObserver:
 
     @contextmanager
     def arrival(self, arrow: Arrow, frame: bytes) -> Iterator[None]:
-        """A frame comes, unless it is lost on its last bit; all that is done meanwhile is done for that."""
+        """Note that a frame comes, and for its step all that is done while the block runs.
+
+        A frame may be lost on its last bit.
+        """
         self._close()
         step = self._open = Step(self.clock.now_ns, self.clock.events, "arrives", arrow.target, came=arrow)
         self._is_up = False
@@ -243,23 +248,23 @@ class SequenceObserver:
     # What its switches say
 
     def takes(self) -> None:
-        """A switch is up, and takes the packet."""
+        """Note that a switch is up, and takes the packet."""
         self._is_up = True
 
     def processed(self, counts: Counter[str]) -> None:
-        """What it has counted for that."""
+        """Note what the switch has counted for the packet."""
         if self._open is not None:
             self._open.counts = dict(counts)
 
     def met(self, rule: Rule, case: Case, slot: str) -> None:
-        """The packet is one for a slot."""
+        """Note the packet's rule, its case and its slot."""
         if self._open is not None:
             self._open.rule, self._open.case, self._open.touched = rule, case, slot
 
     def wrote(
         self, switch: str, index: int, job: Job | SpineJob, slot: Slot, fragment: Fragment, *, more: bool
     ) -> None:
-        """The slot as it is now; `more`: contributions will be added."""
+        """Note the slot as it is now; `more`: contributions will be added."""
         assert slot.tag is not None
         if isinstance(job, SpineJob):
             of = [self._leaves.get((switch, port), str(port)) for port in job.leaves]
@@ -280,7 +285,7 @@ class SequenceObserver:
             }
 
     def emptied(self, switch: str, slots: Sequence[int]) -> None:
-        """Its registers are empty again: it has died, or it has a program again."""
+        """Note that a switch's registers are empty again: it has died, or it has a program again."""
         mark = self._away.get(switch)
         if mark is not None and self.clock.now_ns > mark.from_ns:
             self._away.pop(switch).until_ns = self.clock.now_ns
@@ -294,7 +299,7 @@ class SequenceObserver:
     # Steps
 
     def _step(self, kind: str, where: str = "") -> Step:
-        """One that may become more."""
+        """Begin a step that may become more."""
         self._close()
         self._pending = Step(self.clock.now_ns, self.clock.events, kind, where)
         return self._pending
@@ -311,7 +316,7 @@ class SequenceObserver:
         self.parts.add(step)
 
     def _note_workers(self, step: Step, host: str) -> None:
-        """Where those at a host stand now."""
+        """Note in a step the positions of the workers at a host."""
         for pair in self._at.get(host, ()):
             position, (receiver, config) = self._position(pair), pair
             if position is not None:

@@ -1,4 +1,4 @@
-"""What a frame is, for people: its kind, where it is in its message, the fields of its headers."""
+"""Frames for people: the kind of each, its place in its message, and the fields of its headers."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _TREE_KINDS: Final[dict[int, str]] = {
 
 @dataclass(frozen=True)
 class Place:
-    """Packet `index` of a message, and what switches do with that."""
+    """Packet `index` of a message, and the op by which switches add it."""
 
     message: int
     index: int
@@ -90,13 +90,13 @@ class Flow:
     _firsts: deque[tuple[int, int, int, int]] = field(default_factory=lambda: deque(maxlen=64))
 
     def note(self, psn: int, header: AggregationHeader) -> None:
-        """A message begins."""
+        """Remember a message that begins."""
         known = (psn, header.packets, header.message, int(header.op))
         if known not in self._firsts:
             self._firsts.append(known)
 
     def place(self, psn: int) -> Place | None:
-        """Of a packet, where its First was seen."""
+        """Return a packet's place, or None if its First was not seen."""
         for first, packets, message, op in reversed(self._firsts):
             if (index := psn_math.distance(first, psn)) < packets:
                 return Place(message, index, op)
@@ -105,7 +105,10 @@ class Flow:
 
 @dataclass(frozen=True)
 class Packet:
-    """`kind`: data, sum, pass, ack, nak, rnr, partial, result, ask, probe, broken or other."""
+    """A frame in words.
+
+    `kind`: data, sum, pass, ack, nak, rnr, partial, result, ask, probe, broken or other.
+    """
 
     kind: str
     label: str
@@ -116,25 +119,25 @@ class Packet:
 
 
 class Packets:
-    """What frames are, by the connections that workers have opened."""
+    """The reader of frames, which knows the connections that workers have opened."""
 
     def __init__(self) -> None:
         self._data: dict[tuple[IPv4Address, int], Flow] = {}  # by receiver's address and QP
         self._acks: dict[tuple[IPv4Address, int], Flow] = {}  # by sender's
 
     def opened(self, config: TransportConfig) -> None:
-        """A worker's two queue pairs."""
+        """Remember a worker's two queue pairs."""
         flow = Flow(config.rank)
         self._acks[config.ip, config.qpn_out] = flow
         self._data[config.successor.ip, config.successor.qpn_in] = flow
 
     def place(self, ip: IPv4Address, qpn: int, psn: int) -> Place | None:
-        """Where a packet that comes to a receiver's queue pair is in its message."""
+        """Return the place of a packet that comes to a receiver's queue pair."""
         flow = self._data.get((ip, qpn))
         return None if flow is None else flow.place(psn)
 
     def read(self, frame: bytes) -> Packet:
-        """What there is to say of it; its First is remembered."""
+        """Return a frame in words; remember it if it is a First."""
         if (tree := TreePacket.parse(frame)) is not None:
             return _of_tree(tree)
         try:
@@ -165,14 +168,14 @@ class Packets:
 
 
 def numbers(payload: bytes, op: int, *, header: bool) -> str:
-    """The first of a payload, as a switch takes them."""
+    """Return the first numbers of a payload, as a switch takes them."""
     lanes = payload[CHUNK_BYTES if header else 0 :][: 4 * SHOWN]
     kind = {Op.SUM_HALF: ">f2", Op.MAX_HALF: ">i2"}.get(Op(op), ">i4")
     return _shown(np.frombuffer(lanes, kind)[:SHOWN])
 
 
 def slot_numbers(slot: Slot, index: int, op: int, *, more: bool) -> str:
-    """The first that a slot's accumulators hold; `more` are to be added."""
+    """Return the first numbers that a slot's accumulators hold; `more`: others will be added."""
     first = int(index == 0)
     if slot.count <= first or (first and slot.mismatch):  # there is nothing of this message
         return ""

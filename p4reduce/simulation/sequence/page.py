@@ -1,4 +1,4 @@
-"""The page of a run: what was observed as JSON, and the script and styles that draw it."""
+"""The page of a run: the observed run as JSON, and the script and styles that draw it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DOES: Final = {"writes": Writes, "sends": Sends}
 
 
 def page(title: str, outcome: Outcome, observer: SequenceObserver) -> str:
-    """The HTML page of a run that has been observed to its end."""
+    """Return the HTML page of a run that has been observed to its end."""
     part, schedule = observer.parts.chosen(failed=bool(outcome.error)), outcome.schedule
     heading = schedule.about or "Every packet of the run, where it went and what the switch did with it."
     verdict = (
@@ -74,7 +74,7 @@ def _range(part: Part) -> str:
 
 
 class _Document:
-    """Each packet and arrow once, numbered in the order in which steps name them."""
+    """The data of a page: each packet and arrow once, numbered in the order in which steps name them."""
 
     def __init__(self, observer: SequenceObserver, part: Part) -> None:
         self._observer = observer
@@ -84,7 +84,7 @@ class _Document:
         self._drawn: list[list[Any]] = []
 
     def as_json(self) -> dict[str, Any]:
-        """All that the script needs."""
+        """Return all that the script needs."""
         steps = [self._step(step) for step in self._part.steps]
         return {
             "actors": list(_actors(self._observer.config)),
@@ -140,7 +140,10 @@ class _Document:
 
 
 def _actors(config: Config) -> Iterator[dict[str, str]]:
-    """Left to right: hosts beside their leaf, half of the leaves on either side of the spines."""
+    """Yield the actors from left to right.
+
+    Hosts stand beside their leaf, and half of the leaves on either side of the spines.
+    """
     with_hosts = {host.switch for host in config.hosts}
     leaves = [switch.name for switch in config.switches if switch.name in with_hosts]
     spines = [switch.name for switch in config.switches if switch.name not in with_hosts]
@@ -165,5 +168,5 @@ def _actors(config: Config) -> Iterator[dict[str, str]]:
 
 
 def named(schedule: Schedule, path: str | None) -> str:
-    """What a page is called: a schedule's file, or the seed."""
+    """Return a page's title: the name of the schedule's file, or the seed."""
     return f"Seed {schedule.seed}" if path is None else path.replace("-", " ").capitalize()

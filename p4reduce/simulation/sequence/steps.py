@@ -1,4 +1,4 @@
-"""What happened, step by step, and the part of it that a page has room for."""
+"""The steps of a run, and the part of them that a page has room for."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Arrow:
 
     @property
     def is_copy(self) -> bool:
-        """The link made it."""
+        """True for a copy that the link made."""
         return "duplicate" in self.strikes or "stale" in self.strikes
 
 
 @dataclass
 class Step:
-    """`where` of hosts and switches it happened ("": of none); `event`: of the clock.
+    """A step of the run, at one of its hosts and switches (`where`, "": at none), in one event of the clock.
 
     `said`: in sentences; `mark`: in a word. `came` and `left` are frames; `rule` and `case`: by which a
     switch took it; `counts`: what it counted; `touched`: its slot. `changes` are slots and workers, by name,
@@ -58,13 +58,13 @@ class Step:
 
     @property
     def is_fault(self) -> bool:
-        """Whether something goes wrong here, and not only because something else did."""
+        """True if something goes wrong here, and not only because something else did."""
         return self.kind in ("fault", "error") or any(arrow.strikes for arrow in self.left)
 
 
 @dataclass
 class Mark:
-    """What is broken at a host, at a switch or between two, and until when (None: for ever)."""
+    """A fault at a host, at a switch or between two. `until_ns`: its end, None if it lasts for ever."""
 
     from_ns: int
     until_ns: int | None
@@ -74,9 +74,10 @@ class Mark:
 
 @dataclass
 class Part:
-    """`most` steps in a row, or fewer. `moves`: while it forgets its first for one more; else it is full.
+    """`most` steps in a row, or fewer.
 
-    `before` and `after`: how many are not in it; `base`: what those before it have changed.
+    While `moves` is true, a full part forgets its first step for the next one; otherwise it takes no more.
+    `before` and `after`: how many steps are not in it; `base`: what those before it have changed.
     """
 
     most: int
@@ -89,7 +90,7 @@ class Part:
     fault: int | None = None  # the place of the first
 
     def add(self, step: Step) -> None:
-        """The next one."""
+        """Add the next step."""
         if self.after:
             self.after += 1
             return
@@ -115,7 +116,10 @@ class Part:
 
 
 class Parts:
-    """Of all steps: the first, those around the first fault, the last; or those from a time on."""
+    """The parts that a page can show: the first steps, those around the first fault, the last.
+
+    With `from_ns`, only the part from that time on.
+    """
 
     def __init__(self, most: int, from_ns: int | None) -> None:
         self._wanted = None if from_ns is None else Part(most, lambda part: False, from_ns)
@@ -124,7 +128,7 @@ class Parts:
         self._last = Part(most, lambda part: True)
 
     def add(self, step: Step) -> None:
-        """The next one."""
+        """Add the next step."""
         if self._wanted is not None:
             self._wanted.add(step)
             return
@@ -132,7 +136,7 @@ class Parts:
             part.add(step)
 
     def chosen(self, *, failed: bool) -> Part:
-        """What there is to see: how it ended where it failed, else what went wrong, else how it began."""
+        """Return the part worth seeing: the end of a failed run, else the first fault, else the beginning."""
         if self._wanted is not None:
             return self._wanted
         if failed:

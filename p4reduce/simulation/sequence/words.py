@@ -1,4 +1,4 @@
-"""What a host or a switch did with a packet, in a sentence."""
+"""Sentences about what a host or a switch did with a packet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REASONS: Final = {
 
 @dataclass(frozen=True)
 class Position:
-    """Where an endpoint stands."""
+    """An endpoint's position in its messages."""
 
     posted: int
     sent: int
@@ -40,7 +40,7 @@ class Position:
 
     @classmethod
     def of(cls, progress: native.NativeProgress) -> Position:
-        """What it says itself."""
+        """Read the position that an endpoint reports."""
         return cls(
             posted=progress.posted_messages,
             sent=progress.sent_messages,
@@ -52,14 +52,14 @@ class Position:
 
 
 class Said(NamedTuple):
-    """A sentence; `mark`: a word beside the lifeline, "" where nothing but a packet's way is to be seen."""
+    """A sentence; `mark`: a word beside the lifeline, "" if only the packet's way is to be seen."""
 
     text: str
     mark: str = ""
 
 
 def sent(who: str, arrows: Sequence[Arrow]) -> str:
-    """What leaves a host by itself, or a switch because the controller asks for it."""
+    """Say what leaves a host by itself, or a switch because the controller asks for it."""
     labels = [("again " if arrow.again else "") + arrow.packet.label for arrow in arrows if not arrow.is_copy]
     if arrows[0].packet.kind == "probe":
         return f"{who} sends a probe of the link, as the controller asks"
@@ -69,7 +69,7 @@ def sent(who: str, arrows: Sequence[Arrow]) -> str:
 
 
 def at_switch(name: str, packet: Packet, rule: Rule | None, counts: Mapping[str, int], *, sends: int) -> Said:
-    """What a switch does."""
+    """Say what a switch does with a packet."""
     if rule is not None:
         whose = "" if packet.flow is None else f" of rank {packet.flow.rank}"
         return Said(f"{name} takes {packet.label}{whose} by rule “{rule.name}”", rule.name)
@@ -87,7 +87,7 @@ def at_switch(name: str, packet: Packet, rule: Rule | None, counts: Mapping[str,
 
 
 def at_host(who: str, packet: Packet, before: Position, after: Position, *, stopped: bool) -> Said:
-    """What a worker does with a packet for one of its queue pairs."""
+    """Say what a worker does with a packet for one of its queue pairs."""
     if stopped:
         return Said(f"{who} is stopped: {packet.label} waits in its queue", "waits")
     if packet.kind == "broken":
