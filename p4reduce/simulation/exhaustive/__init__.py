@@ -1,4 +1,5 @@
 """Every interleaving of small scopes, with the endpoints and the switch's rules as they are; no second model.
 
-`scopes.py` says what is explored, `explorer.py` does it; `values.py`, `hosts.py` and `rack.py` are the parts.
+`scopes.py` says what is explored, `explorer.py` explores it; `values.py`, `hosts.py` and `rack.py` are the
+parts.
 """

@@ -1,9 +1,9 @@
-"""What any objects come to, as bytes: the same for states that do the same from here on.
+"""Canonical bytes of any objects: the same for states that do the same from here on.
 
-It follows whatever it is given, so that it needs to know nothing of the classes that it finds: records,
-queues, locks, tasks and where each of them waits. Two objects are one where they were one. A moment is told
-apart from other moments by how far it is from now, in `grain`s. What is not looked at says so below: what
-decides nothing, or is the same in all states.
+The walk follows whatever it is given, so that it needs to know nothing of the classes that it finds: records,
+queues, locks, tasks and where each of them waits. Two references to one object stay references to one. A
+moment is told apart from other moments by how far it is from now, in `grain`s. What is skipped, because it
+decides nothing or is the same in all states, is named below.
 """
 
 from __future__ import annotations
@@ -31,8 +31,10 @@ _KEPT_DATABASES = 2000
 
 @dataclass(frozen=True)
 class Moments:
-    """Numbers of that type within `reach` of `now` are moments; `grain`: how exactly they count; `past`: so
-    many grains ago is long ago, and no more is asked.
+    """The numbers that are moments: those of type `kind` within `reach` of `now`.
+
+    `grain`: the unit in which they count; `past`: the number of grains after which all past moments are
+    alike.
     """
 
     kind: type
@@ -45,12 +47,12 @@ class Moments:
         return type(value) is self.kind and abs(float(value) - self.now) < self.reach  # type: ignore[arg-type]
 
     def away(self, value: Any) -> int:
-        """How far it is, in grains."""
+        """Return how far a moment is from now, in grains."""
         return max(-self.past, round(float(value - self.now) / self.grain))
 
 
 class Canon:
-    """`skipped`: names of classes whose objects decide nothing, or are the same in all states."""
+    """A maker of digests. `skipped`: classes whose objects decide nothing, or are the same in all states."""
 
     def __init__(self, skipped: Iterable[str] = ()) -> None:
         self._skipped = frozenset(skipped)
@@ -58,7 +60,7 @@ class Canon:
         self._stored: dict[int, tuple[sqlite3.Connection, int, str]] = {}  # by id, as they were last
 
     def digest(self, roots: Iterable[Any], moments: Moments) -> bytes:
-        """Of all that can be reached from there."""
+        """Return the digest of all that can be reached from `roots`."""
         if len(self._frozen) > _KEPT:
             self._frozen.clear()
         walk = _Walk(self, moments)
@@ -70,7 +72,7 @@ class Canon:
         return isinstance(value, _SKIPPED) or type(value).__name__ in self._skipped
 
     def frozen(self, value: Any) -> str | None:
-        """Of a record that cannot change, and has no moments; None where that is not known."""
+        """Return the text of a record that cannot change and has no moments; None if that is not known."""
         known = self._frozen.get(id(value))
         if known is not None:
             return known[1]
@@ -79,7 +81,7 @@ class Canon:
         return text
 
     def stored(self, db: sqlite3.Connection) -> str:
-        """What is in a database."""
+        """Return the contents of a database."""
         known = self._stored.get(id(db))
         if known is not None and known[:2] == (db, db.total_changes):
             return known[2]
@@ -93,7 +95,7 @@ class Canon:
 
 
 def _text(value: Any) -> str | None:
-    """Of a record that cannot change, and has no moments, with what is secret; None: it is none."""
+    """Return the text of a record that cannot change and has no moments, secrets included; None otherwise."""
     kind = type(value)
     if isinstance(value, (int, *_PLAIN, Enum)) or (kind is float and value < 1e6):
         return repr(value)
@@ -171,7 +173,7 @@ class _Walk:
         self.out.append(">")
 
     def _rough(self, value: Any) -> tuple[int, str]:
-        """An order of what is in no order: by when it was met, or what it is."""
+        """Return a sort key for members of a set: when they were met, and their type."""
         if isinstance(value, asyncio.Task):
             return self.met.get(id(value), _FAR), getattr(value.get_coro(), "__qualname__", "")
         return self.met.get(id(value), _FAR), type(value).__qualname__

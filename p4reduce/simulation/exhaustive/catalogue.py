@@ -1,4 +1,4 @@
-"""The scopes by name, and who explores which."""
+"""The scopes by name, and the explorer of each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ ALL: Final[dict[str, Explored]] = {**SCOPES, **CONTROL_SCOPES, **GANG_SCOPES}
 
 
 class UnknownScopeError(ValueError):
-    """There is no scope of that name."""
+    """A scope's name is not known."""
 
 
 def scope_of(name: str) -> Explored:
-    """UnknownScopeError names those that there are."""
+    """Return the scope of that name. UnknownScopeError names those that there are."""
     if name not in ALL:
         raise UnknownScopeError(f"there is no scope {name!r}: known are {', '.join(ALL)}")
     return ALL[name]
 
 
 def explorer_of(scope: Explored) -> Search[Any]:
-    """Whoever explores that."""
+    """Return a scope's explorer."""
     if isinstance(scope, GangScope):
         return GangExplorer(scope)
     return Explorer(scope) if isinstance(scope, Scope) else ControlExplorer(scope)

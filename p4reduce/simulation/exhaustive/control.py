@@ -1,23 +1,24 @@
-"""All states that a small job, its workers and the controller can be in, with the machines that ship.
+"""All states of a small job, its workers and the controller, with the state machines that ship.
 
-A state is the workers' and the controller's, what is under way on each worker's stream in either direction,
-in order, and how much may still go wrong. Workers and the controller are asked once for what they do with
-something in a state of their own (`worker.py`, `controller.py`, `parts.py`); the rest is numbers.
+A state is that of the workers and of the controller, the messages under way on each worker's stream in either
+direction, in order, and how much may still go wrong. Workers and the controller are asked once what they do
+with something in a state of their own (`worker.py`, `controller.py`, `parts.py`); the rest is numbers.
 
-**Streams** are gRPC's: what is said arrives in order, or the stream breaks, and what is under way is lost.
-The worker knows at once; the controller may at any later time, also after the worker has come back. Where a
-process dies, the other end hears all that it has said before.
+**Streams** are gRPC's: messages arrive in order, or the stream breaks, and those under way are lost.
+The worker knows at once; the controller may notice at any later time, even after the worker has come back.
+When a process dies, the other end hears all that it has said before.
 
-**Collectives** are what all workers of a generation have to enter, in the same mode; then each may finish,
-in any order and at any time. Where the switch has lost its sums since, or has the generation no more, a
+**Collectives** have to be entered by all workers of a generation, in the same mode; then each may finish,
+in any order and at any time. If the switch has lost its sums since, or no longer has the generation, a
 result may have come before that or not ("late": it may happen, and nobody can wait for it).
 
-**Time** passes where nothing else can happen but what may go wrong: so long that all patience is over, or
-until the controller says or writes something. Who is there is heard all the while. So nobody is
-given up who is merely slow; who is stopped (`stalls`) is. What is asked for a lease is asked again only then.
+**Time** passes when nothing else can happen but mishaps: until all patience is over, or until the controller
+says or writes something. The controller hears all the while from the workers that are there. So it does not
+give up a worker that is merely slow; it does give up one that is stopped (`stalls`). Questions for a lease
+are asked again only when time passes.
 
-**Left out** (`ControlScope.reduced`). Where something has come to a worker, and no collective waits for it,
-all that is tried is what that worker can do and what may happen to it. Nothing else touches it, or the head
+**Left out** (`ControlScope.reduced`). If something has come to a worker, and no collective waits for the
+worker, only what that worker can do and what may happen to it is tried. Nothing else touches it, or the head
 of its stream: both orders lead to the same state. The controller's death does, so while that may happen
 nothing is left out.
 
@@ -61,8 +62,10 @@ Wire = tuple[tuple[int, bool, tuple[int, ...], tuple[Entered, ...]], ...]
 
 
 class State(NamedTuple):
-    """`up`, `down`: what is under way, by worker; `linked`: whether it has a stream; `excused`: whether
-    it may hear that the job is over.
+    """A state of the whole.
+
+    `up`, `down`: the messages under way, by worker; `linked`: whether a worker has a stream; `excused`:
+    whether it may hear that the job is over.
     """
 
     workers: tuple[int, ...]
@@ -77,7 +80,7 @@ class State(NamedTuple):
 
 
 class ControlExplorer(Search[State]):
-    """One scope."""
+    """The explorer of one scope."""
 
     def __init__(self, scope: ControlScope) -> None:
         super().__init__(scope)
@@ -94,7 +97,7 @@ class ControlExplorer(Search[State]):
         self.numbers: dict[Any, int] = {}
 
     def first(self) -> State:
-        """The controller is there, and nobody has joined."""
+        """Return the state in which the controller is there, and nobody has joined."""
         nothing: Queues = ((),) * self.of.workers
         return State(
             workers=(0,) * self.of.workers,
@@ -109,18 +112,18 @@ class ControlExplorer(Search[State]):
         )
 
     def explore(self, **how: Any) -> Found:
-        """As `Search.explore`."""
+        """Explore as `Search.explore` does."""
         with self._asking():
             return super().explore(**how)
 
     def play(self, choices: Sequence[str]) -> Iterator[str]:
-        """As `Search.play`."""
+        """Play as `Search.play` does."""
         with self._asking():
             yield from super().play(choices)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Workers and the controller are asked, and not after it."""
+        """Keep workers and the controller while the block runs, and close them then."""
         with DEFECTS.heard():
             try:
                 yield
@@ -132,16 +135,16 @@ class ControlExplorer(Search[State]):
     # What can happen
 
     def facts(self, state: State, rank: int) -> WorkerFacts | None:
-        """None: it is dead."""
+        """Return a worker's facts; None: it is dead."""
         number = state.workers[rank]
         return None if number == DEAD else self.workers[rank].facts[number]
 
     def awake(self, state: State, rank: int) -> WorkerFacts | None:
-        """None: it is dead or stopped."""
+        """Return a worker's facts; None: it is dead or stopped."""
         return None if state.stalled == rank else self.facts(state, rank)
 
     def choices(self, state: State) -> Iterator[Choice]:
-        """All that is tried in a state."""
+        """Yield all that is tried in a state."""
         controller = self.controllers.facts[state.controller]
         alone = self._alone(state, controller)
         if alone is not None:
@@ -190,7 +193,7 @@ class ControlExplorer(Search[State]):
             yield Choice("open", rank)
 
     def _is_early(self, state: State, rank: int) -> bool:
-        """Whether the one before is not in yet."""
+        """Return whether the worker of the rank before has not joined yet."""
         before = self.facts(state, rank - 1) if rank else None
         return before is not None and (before.state == "new" or bool(state.up[rank - 1]))
 
@@ -245,7 +248,7 @@ class ControlExplorer(Search[State]):
         return set(there) >= set(waits.members)
 
     def _may_finish(self, state: State, waits: Enter, controller: ControllerFacts) -> bool:
-        """Whether all have entered, and their sums can come."""
+        """Return whether all have entered, and their sums can come."""
         if len(waits.members) > 1:
             lost = _known(state, waits.generation)[0]
             in_network = waits.mode is Mode.IN_NETWORK
@@ -256,7 +259,7 @@ class ControlExplorer(Search[State]):
         return self._all_entered(state, waits)
 
     def _may_settle(self, state: State, mine: WorkerFacts) -> bool:
-        """Whether all that it has sent has arrived."""
+        """Return whether all that the worker has sent has arrived."""
         others = [self.facts(state, rank) for rank in mine.members]
         return all(
             facts is not None and facts.generation == mine.generation and facts.finished >= mine.finished
@@ -266,7 +269,7 @@ class ControlExplorer(Search[State]):
     # What becomes of it
 
     def after(self, state: State, choice: Choice) -> State:
-        """The state that a choice leads to. Broken: an invariant is."""
+        """Return the state that a choice leads to. Raise Broken if an invariant is."""
         verb, rank = choice.verb, choice.link
         if verb in _OF_A_WORKER:
             return self._worker(state, rank, (_OF_A_WORKER[verb],))
@@ -314,7 +317,7 @@ class ControlExplorer(Search[State]):
         raise ValueError(verb)
 
     def _spent(self, state: State, kind: int) -> State:
-        """A mishap has happened; what it excuses."""
+        """Take a mishap from the budget, and excuse workers that may hear of a job's end because of it."""
         controller = self.controllers.facts[state.controller]
         runs = controller.phase == "RUNNING"
         fatal = kind in (KILLS, STALLS) and not (self.of.elastic and runs)
@@ -342,7 +345,7 @@ class ControlExplorer(Search[State]):
         return self._pruned(state)
 
     def _cut(self, state: State, rank: int) -> State:
-        """A stream breaks; the worker knows it."""
+        """Break a worker's stream; the worker knows it."""
         opening = self._opens(state, rank)
         state = _streamed(state, rank)
         if not opening:
@@ -350,7 +353,7 @@ class ControlExplorer(Search[State]):
         return self._worker(state, rank, _BROKE)
 
     def _opens(self, state: State, rank: int) -> bool:
-        """Whether the controller has not heard of the stream that a worker has."""
+        """Return whether the controller has not heard of the stream that a worker has."""
         return any(isinstance(self.messages[number], (Join, Resume)) for number in state.up[rank])
 
     def _crashed(self, state: State) -> State:
@@ -394,7 +397,7 @@ class ControlExplorer(Search[State]):
         return self._told(state, self._stepped(self.controllers.step(state.controller, given)))
 
     def _told(self, state: State, step: Step) -> State:
-        """What comes out of the controller is under way."""
+        """Put under way what comes out of the controller."""
         down = list(state.down)
         for out in step.out:
             if isinstance(out, Passed):
@@ -467,7 +470,7 @@ class ControlExplorer(Search[State]):
         return _knowing(state, what.generation, (lost, connected, tuple(sorted(known.values()))))
 
     def _pruned(self, state: State) -> State:
-        """Without generations that nobody is in any more, or comes to."""
+        """Drop the generations that nobody is in any more, or comes to."""
         if not state.wire:
             return state
         alive = [facts.newest for rank in self.ranks if (facts := self.facts(state, rank)) and not facts.over]
@@ -479,7 +482,7 @@ class ControlExplorer(Search[State]):
     # What is checked
 
     def _check_result(self, state: State, rank: int, mine: WorkerFacts) -> None:
-        """A user gets what all others have, or will have, who are still in the job."""
+        """Require that a user's result is the one that all others in the job have, or will have."""
         self.checks["results against others'"] += 1
         number, result = len(mine.results) - 1, mine.results[-1]
         for other in self.ranks:
@@ -510,11 +513,11 @@ class ControlExplorer(Search[State]):
             raise Broken(f"rank {rank} was told that its job is over, for no reason: {mine.told}")
 
     def is_end(self, state: State, choices: list[tuple[Choice, bool]]) -> bool:
-        """Whether nothing more happens, unless something goes wrong."""
+        """Return whether nothing more happens, unless something goes wrong."""
         return all(is_same or choice.verb in _PERHAPS for choice, is_same in choices)
 
     def why_bad_end(self, state: State) -> str:
-        """What is wrong with an end; empty: nothing."""
+        """Return what is wrong with an end; empty: nothing."""
         for rank in self.ranks:
             facts = self.facts(state, rank)
             if facts is not None and not facts.over:
@@ -548,11 +551,11 @@ class ControlExplorer(Search[State]):
         return text
 
     def spell(self, choice: Choice) -> str:
-        """As `--choices` has it."""
+        """Return a choice as `--choices` has it."""
         return f"{choice.verb}:{choice.link}" if choice.verb in _OF_WORKERS else choice.verb
 
     def explain(self, state: State, choice: Choice) -> str:
-        """A choice in words."""
+        """Return a choice in words."""
         rank, verb = choice.link, choice.verb
         if verb == "hear":
             return f"rank {rank} hears {_short(self.messages[state.down[rank][0]])}"
@@ -615,7 +618,7 @@ _OF_WORKERS: Final = {verb for verb, text in _WORDS.items() if "{}" in text} | {
 
 
 def _streamed(state: State, rank: int, *, up: tuple[int, ...] = (), linked: bool = False) -> State:
-    """With nothing under way to a worker, and that from it."""
+    """Return the state with a new or no stream: `up` is under way from the worker, and nothing to it."""
     return state._replace(
         up=put(state.up, rank, up),
         down=put(state.down, rank, ()),

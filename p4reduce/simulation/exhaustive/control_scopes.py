@@ -3,7 +3,7 @@
 `crashes`: the controller is killed, and started on its database. `kills`: SIGKILL of a worker. `breaks`: a
 worker's stream breaks. `aways`: the switch restarts, empty. `stalls`: SIGSTOP of a worker, SIGCONT at any
 later time. `moves`: the job is moved out of the switch (and comes back by itself). `renumbers`: it goes on
-in the switch under a new generation. `mishaps`: of these, but for the last two, together.
+in the switch under a new generation. `mishaps`: all of these together, but for the last two.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ WISHES: Final = ("moves", "renumbers")
 
 @dataclass(frozen=True)
 class ControlScope:
-    """`collectives`: so many, then all leave. `fine`: the switch answers the controller's requests one by
-    one, and not all that wait, with those that follow. `anything`: one budget for all of `MISHAPS`.
-    `in_turn`: workers join in the order of their ranks. `reduced`: see `control.py`.
+    """The bounds of an exploration.
+
+    `collectives`: so many, then all leave. `fine`: the switch answers the controller's requests one by one,
+    and not all that wait, with those that follow. `anything`: one budget for all of `MISHAPS`. `in_turn`:
+    workers join in the order of their ranks. `reduced`: see `control.py`.
     """
 
     name: str
@@ -42,7 +44,7 @@ class ControlScope:
 
     @property
     def budget(self) -> tuple[int, ...]:
-        """How often each may happen yet: mishaps, wishes, and mishaps together."""
+        """The number of times that each may still happen: mishaps, wishes, and mishaps together."""
         each = [self.anything or getattr(self, kind) for kind in MISHAPS]
         wishes = [getattr(self, kind) for kind in WISHES]
         return (*each, *wishes, self.anything or sum(each))
@@ -51,7 +53,7 @@ class ControlScope:
         return {"of": "control", **asdict(self)}
 
     def in_words(self) -> str:
-        """Its parameters, those that are not as usual."""
+        """Return its parameters in words, those that are not as usual."""
         kind = "elastic, " * self.elastic
         words = [f"{kind}{self.workers} workers, {self.collectives} collectives"]
         words += [f"{kind} {count}" for kind in (*WISHES, *MISHAPS) if (count := getattr(self, kind))]

@@ -1,9 +1,9 @@
 """The controller that ships, one step at a time: its registry, its switches' machines, a database in memory.
 
-The one module here that knows how the controller is built. Its workers' streams are queues; what it asks of
-the switch is answered when the explorer says so ("work"), and its clock stands still but for that, and for
-"time": then so much passes that every patience is over, or until it does something by itself. Timeouts are
-long here, so that what goes to and fro takes no time beside them.
+This module alone knows how the controller is built. Its workers' streams are queues; the switch answers its
+requests when the explorer says so ("work"). Its clock stands still but for that, and for "time": then time
+passes until every patience is over, or until the controller does something by itself. Timeouts are long here,
+so that requests and answers take no time beside them.
 """
 
 from __future__ import annotations
@@ -44,16 +44,18 @@ _TICK_S: Final = BEAT_S / 4
 
 @dataclass(frozen=True)
 class Passed:
-    """Time has. `idle`: nothing has come of it."""
+    """Time has passed. `idle`: nothing has come of it."""
 
     idle: bool
 
 
 @dataclass(frozen=True)
 class ControllerFacts:
-    """`works`: it waits for the switch; `flows`: the generations that the switch sums for; `movable`: the job
-    is among them, and can be moved; `phase`: the job's; `left`: what there is of jobs, though all may be
-    over; `cut`: whose streams broke, unnoticed.
+    """The controller's state, as far as others need it.
+
+    `works`: it waits for the switch; `flows`: the generations that the switch sums for; `movable`: the job is
+    among them, and can be moved; `phase`: the job's; `left`: what there is of jobs, though all may be over;
+    `cut`: the workers whose streams broke, unnoticed.
     """
 
     up: bool
@@ -67,7 +69,7 @@ class ControllerFacts:
 
 
 def config_of(scope: ControlScope) -> Config:
-    """A rack with as many hosts as workers."""
+    """Return the configuration of a rack with as many hosts as workers."""
     return replace(
         fabric_config(0, [scope.workers]),
         path_mtu=1024,
@@ -86,14 +88,14 @@ class _Heap(Clock):
     """A clock that tells what comes."""
 
     def due_ns(self) -> int | None:
-        """When the next thing happens."""
+        """Return the time of the next thing that happens; None: nothing will."""
         heap = self._heap
         while heap and _is_cancelled(heap[0][3]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def pending(self) -> list[tuple[bool, Any, Any]]:
-        """What will happen, in order: whether soon, and what."""
+        """Return what will happen, in order: whether soon, the action and its arguments."""
         soon = self.now_ns + round(SHORT_S * NS)
         return [
             (time <= soon, action, args)
@@ -137,7 +139,7 @@ class _Plane:
         self.entries.clear()
 
     def forget(self) -> None:
-        """It has no more than entries."""
+        """Do nothing: there are no registers."""
 
 
 class _Node(SwitchNode):
@@ -160,7 +162,7 @@ class _Node(SwitchNode):
 
 
 class _Connection(Connection):
-    """Waits for a switch that is away, instead of trying again and again."""
+    """A connection that waits for a switch that is away, instead of trying again and again."""
 
     async def open(self, election_id: int) -> Any:
         node: Any = self.node
@@ -181,7 +183,7 @@ class _Switch(SimulatedSwitch):
 
 
 class _Stream:
-    """A worker's, as the controller has it. `is_cut`: the worker is not at the other end any more."""
+    """A worker's stream, as the controller has it. `is_cut`: the worker is no longer at the other end."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -189,11 +191,11 @@ class _Stream:
 
 
 class ControllerPart:
-    """All that the controller's machine has: its processes one after the other, their database, the switch.
+    """The controller's machine: its processes one after the other, their database, and the switch.
 
-    What it is given: ("open", worker, first), ("hear", worker, message), ("end", worker, told), ("cut",
-    worker), ("notice", worker), "work", ("time", ((worker, beat), ...)), "crash", "start", "away", "back",
-    "move", "renumber". What comes out: (worker, message or HungUp), and Passed.
+    It is given: ("open", worker, first), ("hear", worker, message), ("end", worker, told), ("cut", worker),
+    ("notice", worker), "work", ("time", ((worker, beat), ...)), "crash", "start", "away", "back", "move",
+    "renumber". Out come: (worker, message or HungUp), and Passed.
     """
 
     def __init__(self, scope: ControlScope) -> None:
@@ -214,7 +216,7 @@ class ControllerPart:
     # What it is given
 
     def apply(self, given: Given) -> tuple[Any, ...]:
-        """One step. AssertionError: it is wrong."""
+        """Make one step. Raise AssertionError if it is wrong."""
         self.out = []
         verb, *what = given
         with self.life.running():
@@ -238,33 +240,36 @@ class ControllerPart:
             self.out.append((worker, hung_up))
 
     def _end(self, worker: int, told: bool) -> None:
-        """The worker has ended its side of the stream; `told`: as it heard that its job is over."""
+        """End the worker's side of the stream; `told`: because it heard that its job is over."""
         stream = self._newest(worker)
         if stream is not None:
             self.streams[worker].remove(stream)
             self.life.ended(stream.session, told=told)
 
     def _cut(self, worker: int) -> None:
-        """The stream breaks, and nobody here knows."""
+        """Break the stream, unnoticed by the controller."""
         stream = self._newest(worker)
         if stream is not None:
             stream.is_cut = True
 
     def _notice(self, worker: int) -> None:
-        """Now it is known: the oldest of those that broke."""
+        """Let the controller notice the oldest of the streams that broke."""
         stream = next(stream for stream in self.streams[worker] if stream.is_cut)
         self.streams[worker].remove(stream)
         stream.session.broken()
 
     def _work(self) -> None:
-        """The switch answers, and what follows from that."""
+        """Let the switch answer, and do what follows from that."""
         first = self._soon()
         while (due := self._soon()) is not None and not (self.scope.fine and due != first):
             self.clock.step()
             self._run()
 
     def _time(self, beating: tuple[tuple[int, Heartbeat], ...]) -> None:
-        """It passes, until all patience is over or something is said or written. Who beats is heard."""
+        """Let time pass, until all patience is over or something is said or written.
+
+        Workers that beat are heard meanwhile.
+        """
         until = self.clock.now_ns + round(PATIENCE_S * NS)
         while (due := self.clock.due_ns()) is not None and due <= until:
             for worker, beat in beating:
@@ -317,7 +322,7 @@ class ControllerPart:
         return due if due is not None and due <= self.clock.now_ns + round(SHORT_S * NS) else None
 
     def _run(self) -> None:
-        """All that it does by itself now."""
+        """Run all that the controller does by itself now."""
         if not self.life.alive:
             return
         while True:
@@ -330,7 +335,7 @@ class ControllerPart:
             raise AssertionError(f"a defect in the controller: {defects[0]}")
 
     def _tell(self) -> bool:
-        """What sessions have to say goes out; whether there was anything that has consequences here."""
+        """Send what sessions have to say; return whether one is over, which has consequences here."""
         acted = False
         for worker, streams in self.streams.items():
             for stream in list(streams):
@@ -370,7 +375,7 @@ class ControllerPart:
         self.streams = {}
 
     def close(self) -> None:
-        """It is not used any more."""
+        """End the controller and close its database."""
         if self.life.alive:
             self._kill()
         self.store.close()
@@ -378,7 +383,7 @@ class ControllerPart:
     # What is to be seen of it
 
     def facts(self) -> ControllerFacts:
-        """For the rest of the system."""
+        """Return what the rest of the system needs of it."""
         flows = {
             value
             for entry in self.node.plane.entries.values()
@@ -403,7 +408,7 @@ class ControllerPart:
         return None if record is None else record.job
 
     def _is_movable(self) -> bool:
-        """Whether the job is in the switch, and can be moved now."""
+        """Return whether the job is in the switch, and can be moved now."""
         job = self._job()
         if job is None or job.plan is None or job.plan.mode is not Mode.IN_NETWORK:
             return False
@@ -424,7 +429,7 @@ class ControllerPart:
         return ""
 
     def digest(self) -> bytes:
-        """Of all that decides what it does next."""
+        """Return the digest of all that decides what it does next."""
         roots: list[Any] = [self.life.alive, self.life.listening, self.rng.drawn, self.node]
         if self.life.alive:
             tasks = [task for task in self.life.loop.tasks if not task.done()]

@@ -1,4 +1,4 @@
-"""Breadth first through all states of a scope: what is checked in each, and what is left out.
+"""Breadth-first exploration of all states of a scope: what is checked in each, and what is left out.
 
 A state is the hosts' and the switch's, the frames under way on each directed link in their order, those that
 were overtaken, and how much may still go wrong. A choice lets one thing happen: a frame arrives, is lost, is
@@ -6,23 +6,23 @@ doubled or overtaken, a timer is due, the switch restarts, the job is renewed. A
 once for what it does with a frame in a state of its own (`hosts.py`, `rack.py`); the rest is numbers.
 
 **Counted once.** The ring has no first rank: states that are the same when the ranks are turned are one.
-Where the ranks are not alike (`Call.disagrees`), none are.
+If the ranks are not alike (`Call.disagrees`), none are.
 
-**Left out** (`Scope.reduced`). Where a frame has come down to a host, all that is tried is what can happen
-to it, the host's timers, and what was overtaken on the way there. Whatever else may happen, it leaves the
-head of that link, that host and the frames it has sent as they are: links are read at one end and written at
-the other. So both orders lead to the same state, with the same left of the budget (a persistent set); and
-as each arrival shortens a queue, nothing is put off for ever. All ends and all dead ends are found, and
-all that a host or the switch is ever given in any state of its own. What is not: how far the *others* are
-just then. A slot that is claimed while somebody's copy is merely slow is claimed here, too, but noticed only
-where that copy is lost or overtaken: a scope needs one of those. A renewal touches everybody at once; as
-long as there can be one, nothing is left out.
+**Left out** (`Scope.reduced`). If a frame has come down to a host, only what can happen to it, the host's
+timers, and what was overtaken on the way there are tried. Whatever else may happen, it leaves the head of
+that link, that host and the frames it has sent as they are: links are read at one end and written at the
+other. So both orders lead to the same state, with the same left of the budget (a persistent set); and as each
+arrival shortens a queue, nothing is put off for ever. All ends and all dead ends are found, and all that a
+host or the switch is ever given in any state of its own. How far the *others* are just then is not explored.
+A slot that is claimed while somebody's copy is merely slow is claimed here, too, but noticed only if that
+copy is lost or overtaken: a scope needs one of those. A renewal touches everybody at once; as long as there
+can be one, nothing is left out.
 
-**In each state**: what has reached a buffer is right, bit for bit, and whole where it is received; what a
-slot holds is the sum of the ranks in its bitmap; no slot is claimed that somebody lacks; nobody is further
-ahead than its window, or sends one kind of message while another is not drained; what is acknowledged has
-arrived; an RNR NAK says nothing that the receiver has not said; no endpoint fails. **In the end**: where
-nothing more can happen, all calls are complete; and from every state such an end can be reached.
+**In each state**: what has reached a buffer is right, bit for bit, and a received call is whole; a slot holds
+the sum of the ranks in its bitmap; no slot is claimed that somebody lacks; nobody is further ahead than its
+window, or sends one kind of message while another is not drained; what is acknowledged has arrived; an RNR
+NAK says nothing that the receiver has not said; no endpoint fails. **In the end**: when nothing more can
+happen, all calls are complete; and from every state such an end can be reached.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ VERBS = {"arrive": None, "lose": LOST, "double": DOUBLED, "overtake": OVERTAKEN}
 
 @dataclass(frozen=True)
 class State:
-    """Hosts and the switch by their states' numbers; frames by links: up to the switch by rank, then down."""
+    """A state: hosts and the switch by their states' numbers; frames by links, up to the switch, then down.
+
+    There is a link in either direction for each rank.
+    """
 
     hosts: tuple[int, ...]
     switch: int
@@ -62,7 +65,7 @@ class State:
 
 
 class Explorer(Search[State]):
-    """One scope."""
+    """The explorer of one scope."""
 
     def __init__(self, scope: Scope) -> None:
         super().__init__(scope)
@@ -72,7 +75,7 @@ class Explorer(Search[State]):
         self.rack = Rack(scope)
 
     def first(self) -> State:
-        """Everybody has posted and sent what may be sent; nothing has arrived."""
+        """Return the state in which all have posted and sent what may be sent, and nothing has arrived."""
         steps = self.hosts.first
         self._require(*(step.wrong for step in steps))
         ups = tuple(step.sends for step in steps)
@@ -88,7 +91,7 @@ class Explorer(Search[State]):
     # What can happen.
 
     def choices(self, state: State) -> Iterator[Choice]:
-        """All that is tried in a state; none: it is an end."""
+        """Yield all that is tried in a state; none: it is an end."""
         if self.scope.reduced and not state.budget[RENEWALS]:
             for rank in range(self.ranks):
                 if state.links[self.ranks + rank]:
@@ -120,7 +123,7 @@ class Explorer(Search[State]):
     # What becomes of it.
 
     def after(self, state: State, choice: Choice) -> State:
-        """The state that a choice leads to. Broken: an invariant is."""
+        """Return the state that a choice leads to. Raise Broken if an invariant is."""
         self.checks["states of a host or the switch after a step"] += 1
         verb, link = choice.verb, choice.link
         if verb == "timer":
@@ -209,7 +212,7 @@ class Explorer(Search[State]):
             raise Broken(f"{claim.tag} overwrites the slot of {claim.held}, which ranks {lacking} lack")
 
     def _may_fail(self, code: FailureCode, budget: tuple[int, ...]) -> bool:
-        """Only for a reason: they disagree, or the switch has forgotten them."""
+        """Return whether a host fails for a reason: ranks disagree, or the switch has forgotten them."""
         if self.scope.disagrees:
             return code is FailureCode.MISMATCH
         return budget[RESTARTS] < self.scope.restarts
@@ -223,17 +226,23 @@ class Explorer(Search[State]):
     # Ends, and states that are the same.
 
     def why_bad_end(self, state: State) -> str:
-        """All is complete, or somebody has heard that ranks disagree."""
+        """Return what is wrong with an end; empty: nothing.
+
+        Either all is complete, or a host has heard that ranks disagree.
+        """
         if self.is_told(state) or all(self.hosts.facts[host].complete for host in state.hosts):
             return ""
         return f"nothing will ever happen again: {self.in_words(state)}"
 
     def is_told(self, state: State) -> bool:
-        """Who hears it from the switch ends the job, and the controller tells those that have not."""
+        """Return whether a host has heard that ranks disagree.
+
+        It ends the job, and the controller tells those that have not heard it.
+        """
         return self.scope.disagrees and any(self.hosts.facts[host].failed is not None for host in state.hosts)
 
     def key(self, state: State) -> bytes:
-        """Of a state, and of those that are the same with the ranks turned."""
+        """Return the key of a state, which it shares with those that are the same with the ranks turned."""
         turns = range(1 if self.scope.disagrees else self.ranks)
         return blake2b(min(marshal.dumps(self._turned(state, k), 2) for k in turns), digest_size=12).digest()
 
@@ -260,7 +269,7 @@ class Explorer(Search[State]):
         )
 
     def spell(self, choice: Choice) -> str:
-        """As `--choices` has it: links up to the switch, then down to a rank."""
+        """Return a choice as `--choices` has it: links are numbered up to the switch, then down to a rank."""
         if choice.verb in ("restart", "renew"):
             return choice.verb
         if choice.verb == "timer":

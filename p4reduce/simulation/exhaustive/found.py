@@ -1,4 +1,4 @@
-"""What an exploration knows of the ways between states, and what it has found in the end."""
+"""The graph of an exploration, with the ways between its states, and the result of the exploration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Explored: TypeAlias = Scope | ControlScope | GangScope
 
 @dataclass(frozen=True)
 class Choice:
-    """`link`: of a frame, or a worker; `number`: of those that are late, or a rank."""
+    """A thing that may happen. `link`: of a frame, or a worker; `number`: of a late frame, or a rank."""
 
     verb: str
     link: int = 0
@@ -26,7 +26,7 @@ class Choice:
 
 @dataclass
 class Found:
-    """How far an exploration came, and what it found. `choices`: to the state that is wrong."""
+    """The extent and the result of an exploration. `choices`: the way to the state that is wrong."""
 
     scope: Explored
     states: int = 0
@@ -55,7 +55,7 @@ class Found:
 
 
 class Graph:
-    """How states were reached first, and all ways between them."""
+    """The states of an exploration: how each was reached first, and all ways between them."""
 
     def __init__(self, spell: Callable[[Choice], str]) -> None:
         self.spell = spell
@@ -78,7 +78,7 @@ class Graph:
         self.ends.append(number)
 
     def way(self, number: int, *more: Choice) -> list[str]:
-        """The choices that lead to a state, and more."""
+        """Return the choices that lead to a state, and more."""
         choices = list(reversed(more))
         while number:
             choices.append(self.by[number])
@@ -86,7 +86,7 @@ class Graph:
         return [self.spell(choice) for choice in reversed(choices)]
 
     def stuck(self) -> int | None:
-        """The first state from which no end can be reached."""
+        """Return the first state from which no end can be reached; None: there is none."""
         came: list[list[int]] = [[] for _ in self.parents]
         for start, end in zip(self.froms, self.tos, strict=True):
             came[end].append(start)
@@ -101,5 +101,5 @@ class Graph:
 
 
 def put(values: tuple[Any, ...], place: int, value: Any) -> tuple[Any, ...]:
-    """They with another one in that place."""
+    """Return the values with another one in that place."""
     return (*values[:place], value, *values[place + 1 :])

@@ -1,21 +1,21 @@
-"""All states that a small gang can be in: the gang and the member that ship, on planes that are numbers.
+"""All states of a small gang: the gang and the member that ship, on planes that are numbers.
 
-A state is the workers' (`mate.py`), what the controller has told each, and how much may still happen. What a
-worker sees of a mate's memory is what was there when it looked last; it looks at any time, at one mate, and
-may miss what was there in between.
+A state is that of the workers (`mate.py`), what the controller has told each, and how much may still happen.
+A worker sees a mate's memory as it was when it looked last; it looks at any time, at one mate, and may miss
+what was there in between.
 
 **Planes.** A plane's collective has a result when all its workers have begun it in one generation, and they
-call it alike; each has it at any later time, or never, where it is cut. If they do not, each of them finds
+call it alike; each gets it at any later time, or never, if it is cut. If they do not, each of them finds
 that out instead. A move makes all that begins later in one plane go by ring.
 
 **The controller** renews all planes together: it agrees with all workers by `jobs/renewals.py`, and tells
-each in order. It goes on without a machine when that one's workers are over. Whatever ends the job is heard
-by each worker at any later time.
+each in order. It goes on without a machine when that one's workers are over. Each worker hears of the job's
+end at any later time.
 
 **In each state**: a call's outcome is that of all others who are in the job, in the same words; its result is
 of the same generation, and nobody has dropped it; a call that users make differently has no result; nobody
-is told that calls differ where they do not, and who is told hears both. **In the end**: nobody waits; and
-such an end can be reached from every state.
+is told that calls differ if they do not, and a worker that is told hears both. **In the end**: nobody waits;
+and such an end can be reached from every state.
 """
 
 from __future__ import annotations
@@ -45,9 +45,11 @@ Numbers = tuple[int, ...]
 
 
 class State(NamedTuple):
-    """`down`: what each worker is told, by number. `renewal`: the newest, and `answers` to it, by number;
-    `up`: who is connected; `agreed`: Renewed is said. `ring`: by plane, the newest collective that has begun
-    before it went over to the ring. `end`: why the job ends.
+    """A state of the whole.
+
+    `down`: what each worker is told, by number. `renewal`: the newest, and `answers` to it, by number; `up`:
+    who is connected; `agreed`: Renewed is said. `ring`: by plane, the number of its first collective that
+    goes by ring. `end`: why the job ends.
     """
 
     workers: Numbers
@@ -63,7 +65,7 @@ class State(NamedTuple):
 
 
 class GangExplorer(Search[State]):
-    """One scope."""
+    """The explorer of one scope."""
 
     def __init__(self, scope: GangScope) -> None:
         super().__init__(scope)
@@ -77,7 +79,7 @@ class GangExplorer(Search[State]):
         self.numbers: dict[Any, int] = {}
 
     def first(self) -> State:
-        """The job runs, and nobody has called anything."""
+        """Return the state in which the job runs, and nobody has called anything."""
         each = len(self.all)
         return State(
             workers=(0,) * each,
@@ -113,13 +115,13 @@ class GangExplorer(Search[State]):
         return tuple(m for m in range(self.of.machines) if not any(state.dead[m * size : (m + 1) * size]))
 
     def members(self, state: State) -> Numbers:
-        """Return their workers."""
+        """Return the workers of these machines."""
         return tuple(w for machine in self.machines(state) for w in self.machine(machine * self.of.gpus))
 
     # What can happen
 
     def choices(self, state: State) -> Iterator[Choice]:
-        """All that is tried in a state."""
+        """Yield all that is tried in a state."""
         for worker in self.all:
             facts = self.facts(state, worker)
             if state.dead[worker] or facts.over:
@@ -156,7 +158,10 @@ class GangExplorer(Search[State]):
             yield Choice("end", worker)
 
     def _begun(self, state: State, worker: int, runs: Runs) -> list[Runs | None]:
-        """Return what each worker of its plane has begun last in that generation; None: nothing that late."""
+        """Return what each worker of its plane has begun in that generation, at that number or later.
+
+        None: nothing that late.
+        """
         found = []
         for other in self.plane(worker % self.of.gpus, runs.members):
             begun = (r for r in self.facts(state, other).entered if r.generation == runs.generation)
@@ -167,14 +172,14 @@ class GangExplorer(Search[State]):
         return None not in self._begun(state, worker, runs)
 
     def _clashes(self, state: State, worker: int, runs: Runs) -> bool:
-        """Tell whether another one has begun something else as that."""
+        """Tell whether another worker of its plane has begun something else under the same number."""
         for other in self._begun(state, worker, runs):
             if other is not None and other.number == runs.number and other != runs:
                 return True
         return False
 
     def _may_repair(self, state: State, worker: int, facts: MateFacts) -> bool:
-        """Tell whether all of its plane take part in it, or have done."""
+        """Tell whether all workers of its plane take part in the repair, or have done so."""
         assert facts.repairs is not None
         collective = facts.repairs.collective
         for other in self.plane(worker % self.of.gpus, facts.repairs.view.members):
@@ -188,7 +193,7 @@ class GangExplorer(Search[State]):
     # What becomes of it
 
     def after(self, state: State, choice: Choice) -> State:
-        """The state that a choice leads to. Broken: an invariant is."""
+        """Return the state that a choice leads to. Raise Broken if an invariant is."""
         verb, worker = choice.verb, choice.link
         match verb:
             case "call" | "leave":
@@ -248,7 +253,7 @@ class GangExplorer(Search[State]):
         return self._renewed(state)
 
     def _renewed(self, state: State) -> State:
-        """The controller begins a renewal."""
+        """Let the controller begin a renewal."""
         each = len(self.all)
         state = state._replace(
             renewal=state.renewal + 1, answers=(_NONE,) * each, agreed=False, up=(False,) * each
@@ -261,7 +266,7 @@ class GangExplorer(Search[State]):
         return state._replace(down=put(state.down, worker, (*state.down[worker], self._number(what))))
 
     def _perhaps_agreed(self, state: State) -> State:
-        """All have answered, and those who are lost are over: the controller says how it goes on."""
+        """Let the controller say how the job goes on, if all have answered and lost workers are over."""
         members, machines = self.members(state), self.machines(state)
         if state.agreed or state.renewal == FIRST or any(state.answers[w] == _NONE for w in members):
             return state
@@ -309,7 +314,7 @@ class GangExplorer(Search[State]):
         return state
 
     def _heard(self, state: State, worker: int, said: Any) -> State:
-        """The controller hears a worker."""
+        """Let the controller hear a worker."""
         match said:
             case Renewing(renewal=number) if number == state.renewal:
                 state = state._replace(answers=put(state.answers, worker, self._number(said)))
@@ -373,7 +378,7 @@ class GangExplorer(Search[State]):
         return all(is_same or choice.verb in _PERHAPS for choice, is_same in choices)
 
     def why_bad_end(self, state: State) -> str:
-        """What is wrong with an end; empty: nothing."""
+        """Return what is wrong with an end; empty: nothing."""
         for worker in self.all:
             facts = self.facts(state, worker)
             if not (state.dead[worker] or facts.over or facts.call == len(self.of.calls)):
@@ -402,13 +407,13 @@ class GangExplorer(Search[State]):
         return "; ".join(words)
 
     def spell(self, choice: Choice) -> str:
-        """As `--choices` has it."""
+        """Return a choice as `--choices` has it."""
         if choice.verb == "restart":
             return choice.verb
         return f"{choice.verb}:{choice.link}" + f":{choice.number}" * (choice.verb == "see")
 
     def explain(self, state: State, choice: Choice) -> str:
-        """A choice in words."""
+        """Return a choice in words."""
         worker = choice.link
         if choice.verb == "hear":
             said = self.messages[state.down[worker][0]]

@@ -1,8 +1,9 @@
 """Small gangs as the workers of their machines see them: what their users call, and what may happen.
 
-A call is one of `CALLS`. `odd`: calls of some workers that are others than `calls` says, by worker and
-number; `LEAVE` is none, and no more. `kills`: a worker dies, and with it its machine, or the job. `restarts`:
-the switch loses its sums, and all planes are renewed. `moves`: one plane goes over to the ring before others.
+A call is one of `CALLS`. `odd`: calls of some workers that differ from `calls`, by worker and number; `LEAVE`
+is no call, and ends the worker's calls. `kills`: a worker dies, and with it its machine, or the job.
+`restarts`: the switch loses its sums, and all planes are renewed. `moves`: one plane goes over to the ring
+before others.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MISHAPS: Final = ("kills", "restarts", "moves")
 
 @dataclass(frozen=True)
 class GangScope:
-    """`machines` of `gpus` workers each, which are numbered machine by machine."""
+    """The bounds of an exploration: `machines` of `gpus` workers each, numbered machine by machine."""
 
     name: str
     about: str
@@ -44,16 +45,16 @@ class GangScope:
 
     @property
     def budget(self) -> tuple[int, ...]:
-        """How often each of `MISHAPS` may happen yet."""
+        """The number of times that each of `MISHAPS` may still happen."""
         return self.kills, self.restarts, self.moves
 
     def call(self, worker: int, number: int) -> str:
-        """Return what a worker's user calls as that number; LEAVE: nothing more."""
+        """Return what a worker's user calls under that number; LEAVE: nothing more."""
         usual = self.calls[number] if number < len(self.calls) else LEAVE
         return next((call for who, when, call in self.odd if (who, when) == (worker, number)), usual)
 
     def are_alike(self, number: int) -> bool:
-        """Tell whether all users make the same call there."""
+        """Tell whether all users make the same call under that number."""
         return len({self.call(worker, number) for worker in range(self.machines * self.gpus)}) == 1
 
     def as_json(self) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class GangScope:
         return {"of": "gang", **asdict(self)}
 
     def in_words(self) -> str:
-        """Say its parameters, those that are not as usual."""
+        """Return its parameters in words, those that are not as usual."""
         kind = "elastic, " * self.elastic
         words = [f"{kind}{self.machines} x {self.gpus} workers, {', '.join(self.calls)}"]
         words += [f"worker {who}: {call} as call {number}" for who, number, call in self.odd]

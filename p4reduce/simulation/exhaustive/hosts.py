@@ -1,8 +1,8 @@
 """The hosts: endpoints that are brought into any state they were in before, and what a step does to them.
 
-An endpoint has a clock of its own, which stands still but for its timers: whenever one is due is a choice of
-the explorer, and then the clock jumps there. Nothing in a frame tells of time, so no other endpoint can see
-the difference. A state is reached again by giving a new endpoint all that led there.
+An endpoint has a clock of its own, which stands still but for its timers: the explorer chooses when one is
+due, and then the clock jumps there. Nothing in a frame tells of time, so no other endpoint can see the
+difference. A state is reached again by giving a new endpoint all that led there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LIVE: Final = 4000  # endpoints kept as they are
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What others' invariants need of a host's state."""
+    """A host's state, as far as others' invariants need it."""
 
     generation: int
     sent: int
@@ -40,7 +40,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Step:
-    """What a host does: its next state, frames that it sends by their meanings, and what is wrong."""
+    """A host's step: its next state, the meanings of the frames that it sends, and what is wrong."""
 
     state: int
     sends: tuple[int, ...]
@@ -64,7 +64,7 @@ class Host:
         self.begin()
 
     def begin(self) -> None:
-        """Connections of this generation, and nothing posted."""
+        """Make the connections of this generation, with nothing posted."""
         self.config: TransportConfig = configs_of(self.scope, self.renewed)[self.rank]
         self.endpoint: AnyEndpoint = (NicEndpoint if self.scope.adapters else Endpoint)(self.config)
         self.posted: list[tuple[Call, Array, Array]] = []  # with what is received, and has to be
@@ -73,7 +73,7 @@ class Host:
         self.failure = ""
 
     def apply(self, given: int, frame: bytes) -> tuple[list[bytes], str]:
-        """Its frames, and what is wrong (empty: nothing)."""
+        """Make a step; return the frames that it sends, and what is wrong (empty: nothing)."""
         if given == RENEWAL:
             self.renewed += 1
             self.begin()
@@ -86,7 +86,7 @@ class Host:
         return self.run()
 
     def run(self) -> tuple[list[bytes], str]:
-        """All that it does by itself now."""
+        """Do all that the host does by itself now; return its frames, and what is wrong."""
         frames: list[bytes] = []
         self.post()
         while True:
@@ -96,7 +96,7 @@ class Host:
                 return frames, self.wrong()
 
     def post(self) -> bool:
-        """The next call, if the one before has been received; whether there is one."""
+        """Post the next call, if the one before has been received; return whether one was posted."""
         calls = self.scope.calls
         before = len(self.posted)
         while len(self.posted) < len(calls) and self.failed is None:
@@ -118,7 +118,10 @@ class Host:
                 self.received = max(self.received, event.op_id)
 
     def wrong(self) -> str:
-        """Whatever has reached a buffer has to be right; what is received, whole."""
+        """Return what is wrong; empty: nothing.
+
+        All that has reached a buffer has to be right, and a received call whole.
+        """
         for number, (call, array, right) in enumerate(self.posted, 1):
             same = array == right
             if not np.all(same | (array == NOTHING)):
@@ -156,13 +159,13 @@ class Host:
         )
 
     def state(self) -> bytes:
-        """The same for whatever rank."""
+        """Return its state in bytes that do not depend on the rank."""
         own = (self.renewed, len(self.posted), self.received, self.failed)
         return repr(own).encode() + self.endpoint.state(self.now_ns)
 
 
 class Hosts:
-    """All states that hosts were found in, by number, and what was tried there."""
+    """All states that hosts were found in, by number, and the steps that were tried there."""
 
     def __init__(self, scope: Scope, meanings: Meanings) -> None:
         self.scope, self.meanings = scope, meanings
@@ -181,14 +184,14 @@ class Hosts:
             self.live[rank][self.first[rank].state] = host
 
     def meaning(self, link: int, frame: bytes) -> int:
-        """Its number; the frame can then be had again."""
+        """Return the number of a frame's meaning, and keep the frame under it."""
         meant = self.meanings.of(frame, link % self.scope.ranks)
         number = self.meant.setdefault(meant, len(self.meant))
         self.frames[link].setdefault(number, frame)
         return number
 
     def step(self, rank: int, state: int, given: int) -> Step:
-        """What becomes of a state when a frame arrives there, or something else is `given`."""
+        """Return the step from a state when a frame arrives there, or something else is `given`."""
         known = self.steps[rank].get((state, given))
         if known is not None:
             return known
@@ -214,7 +217,7 @@ class Hosts:
         return Step(number, sends, wrong, host.failure)
 
     def _again(self, rank: int, state: int) -> Host:
-        """A host in this state: all that led to it."""
+        """Make a host of this state, by giving it all that led there."""
         given = []
         first = self.first[rank].state
         while state != first:

@@ -1,6 +1,6 @@
 """A worker of a gang's scope: the gang and the member that ship, one step at a time.
 
-Its session is not in it: what the controller says comes from `gang.py`. Closing a connection and making
+Its session is left out: what the controller says comes from `gang.py`. Closing a connection and making
 another take no time of their own.
 """
 
@@ -34,7 +34,10 @@ FIRST: Final = 1  # generation
 
 @dataclass(frozen=True)
 class Runs:
-    """What it runs in its plane: collective `number` of that generation. `what`: all have to run it alike."""
+    """A collective that a worker runs in its plane: `number` of that generation.
+
+    `what`: the call, which all have to run alike.
+    """
 
     generation: int
     number: int
@@ -45,7 +48,7 @@ class Runs:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call came to. `made`: the generation of its result, in a rigid gang any; None: there is none."""
+    """The outcome of a call. `made`: its result's generation (FIRST in a rigid gang); None: no result."""
 
     refused: str | None
     made: int | None
@@ -53,9 +56,10 @@ class Outcome:
 
 @dataclass(frozen=True)
 class MateFacts:
-    """`stage`: of its call, the user's number `call`. `entered`: by generation, the last that it began there.
+    """A worker's state, as far as the gang needs it.
 
-    `kept`: what it has of its plane's last result; `told`: why it is over, where it has found that out.
+    `stage`: of its call, the user's number `call`. `entered`: by generation, the last that it began there.
+    `kept`: what it has of its plane's last result; `told`: why it is over, if it has found that out.
     """
 
     stage: Stage
@@ -98,7 +102,7 @@ def ready_of(scope: GangScope, machine: int, machines: int, generation: int) -> 
 
 
 def address_of(machine: int) -> Addresses:
-    """Return anything: nothing is sent there."""
+    """Return made-up addresses: nothing is sent there."""
     return Addresses(
         rank=machine,
         mac="02:00:00:00:00:01",
@@ -111,8 +115,10 @@ def address_of(machine: int) -> Addresses:
 
 
 class MatePart(Agent):
-    """One worker. What it is given: "call", "leave", ("see", GPU, its memory), ("result", what a plane has
-    come to), ("hear", of the controller), ("repaired", result), "end". What comes out: messages.
+    """One worker.
+
+    It is given: "call", "leave", ("see", GPU, its memory), ("result", the plane's result), ("hear", the
+    controller's message), ("repaired", result), ("end", why). Out come messages.
     """
 
     def __init__(self, scope: GangScope, worker: int) -> None:
@@ -145,7 +151,7 @@ class MatePart(Agent):
     # What it is given
 
     def apply(self, given: Given) -> tuple[Any, ...]:
-        """Make one step. AssertionError: it is wrong."""
+        """Make one step. Raise AssertionError if it is wrong."""
         self.out = []
         verb, *what = given
         getattr(self, f"_{verb}")(*what)
@@ -185,7 +191,7 @@ class MatePart(Agent):
     # What its gang wants
 
     def cancels(self, collective: int) -> bool:
-        """Whether its user cancels that call before its turn."""
+        """Return whether its user cancels that call before its turn."""
         return self.scope.call(self.worker, self.collective) == CANCEL
 
     @property
@@ -200,11 +206,14 @@ class MatePart(Agent):
             next(self._whole)
 
     def nothing(self) -> Any:
-        """The result of a call of no elements, which its planes do not see."""
+        """Return the result of a call of no elements, which its planes do not see."""
         return (self.in_job.generation << 1,)
 
     def gathered(self, collective: int) -> None:
-        """Require that all are of one generation, and so of the same machines. Those of a rigid gang stay."""
+        """Require that all results are of one generation, and so of the same machines.
+
+        A rigid gang's machines stay the same.
+        """
         if not self.scope.elastic:
             return
         own = self.machine.post
@@ -218,23 +227,23 @@ class MatePart(Agent):
                 )
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
-        """The gang's call is over."""
+        """Note that the gang's call is over."""
         made = result and (result[0] >> 1 if self.scope.elastic else FIRST)
         self.outcomes.append(Outcome(refused, made))
         self.collective += 1
 
     def differ(self, reason: str) -> None:
-        """Workers of this machine have called different collectives."""
+        """Give up: workers of this machine have called different collectives."""
         self.has_given_up = True
         self._end(reason)
 
     def wake_mates(self) -> None:
-        """They see it when the explorer says so."""
+        """Do nothing: mates see it when the explorer says so."""
 
     # What its member wants
 
     def say(self, what: FromWorker) -> None:
-        """To the controller."""
+        """Say something to the controller."""
         self.out.append(what)
 
     def _attempt(self) -> Attempt:
@@ -303,10 +312,10 @@ class MatePart(Agent):
         self.machine.drop()
 
     def _set_up(self, ready: Ready) -> None:
-        """It is from the beginning."""
+        """Do nothing: it is set up from the beginning."""
 
     def _returned(self, result: Any) -> None:
-        """The gang returns it."""
+        """Do nothing: the gang returns the result."""
 
     def _close(self) -> None:
         if self._whole is not None:
@@ -316,7 +325,7 @@ class MatePart(Agent):
     # What is to be seen of it
 
     def facts(self) -> MateFacts:
-        """For the rest of the gang."""
+        """Return what the rest of the gang needs of it."""
         kept = self.in_job.replay_log._kept
         return MateFacts(
             stage=self.machine.gang.stage,
@@ -334,14 +343,14 @@ class MatePart(Agent):
         )
 
     def digest(self) -> bytes:
-        """Of all that decides what it does next."""
+        """Return the digest of all that decides what it does next."""
         fields = {
             name: value for name, value in vars(self).items() if name not in ("out", "scope", "session")
         }
         return _CANON.digest([fields], Moments(int, 0, 0, 1, 0))
 
     def close(self) -> None:
-        """It is not used any more."""
+        """Do nothing: there is nothing to close."""
 
 
 _CANON: Final = Canon({"GangScope", "Session"})

@@ -16,28 +16,28 @@ FactsCo = TypeVar("FactsCo", covariant=True)
 
 
 class Part(Protocol[FactsCo]):
-    """Something that takes one thing after the other."""
+    """A part that takes one thing after the other."""
 
     def apply(self, given: Given) -> tuple[Any, ...]:
-        """What it does with that: what comes out, in order. AssertionError: it is wrong."""
+        """Make a step; return what comes out, in order. Raise AssertionError if it is wrong."""
         ...
 
     def facts(self) -> FactsCo:
-        """What others need to know of its state; the state decides them."""
+        """Return what others need to know of its state; equal states have equal facts."""
         ...
 
     def digest(self) -> bytes:
-        """Of its state."""
+        """Return the digest of its state."""
         ...
 
     def close(self) -> None:
-        """It is not used any more."""
+        """End it: it is not used any more."""
         ...
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a part does: its next state, what comes out, and what is wrong (empty: nothing)."""
+    """A part's step: its next state, what comes out, and what is wrong (empty: nothing)."""
 
     state: int
     out: tuple[Any, ...] = ()
@@ -45,7 +45,7 @@ class Step:
 
 
 class Parts(Generic[FactsT]):
-    """All states that a part was found in, by number from 0, and what was tried there."""
+    """All states that a part was found in, by number from 0, and the steps that were tried there."""
 
     def __init__(self, make: Callable[[], Part[FactsT]], *, live: int) -> None:
         self.facts: list[FactsT] = []
@@ -60,11 +60,11 @@ class Parts(Generic[FactsT]):
 
     @property
     def steps(self) -> int:
-        """So many different ones were made."""
+        """The number of different steps that were made."""
         return len(self._steps)
 
     def step(self, state: int, given: Given) -> Step:
-        """What becomes of a state when it is given something."""
+        """Return the step from a state when it is given something."""
         known = self._steps.get((state, given))
         if known is not None:
             return known
@@ -84,7 +84,7 @@ class Parts(Generic[FactsT]):
         return step
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """Close all parts: nothing more is asked."""
         for part in self._live.values():
             part.close()
         self._live.clear()
@@ -105,7 +105,7 @@ class Parts(Generic[FactsT]):
         self._live[number] = part
 
     def _again(self, state: int) -> Part[FactsT]:
-        """A part in this state: all that led to it."""
+        """Make a part of this state, by giving it all that led there."""
         self.replayed += 1
         given = []
         while state:

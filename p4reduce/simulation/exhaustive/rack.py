@@ -1,7 +1,7 @@
 """The rack's switch: the rules as they are, in every state that they were found in.
 
-What a state's slots hold is named by whose contributions it is, where it is that. So two states that are the
-same when the ranks are turned around the ring are found to be.
+If a slot holds the sum of the ranks in its bitmap, a state names these instead of the sum. So two states that
+are the same when the ranks are turned around the ring are found to be.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Step:
-    """What the switch does: its next state, frames by ports' ranks, and what others' invariants need."""
+    """The switch's step: its next state, frames by ports' ranks, and what others' invariants need."""
 
     state: int
     sends: tuple[tuple[int, bytes], ...]
@@ -45,7 +45,7 @@ class Step:
 
 
 class NotingSwitch(SwitchModel):
-    """Writes down what it claims, and to whom it says that its peer is not ready."""
+    """A switch that writes down the slots that it claims, and the RNR NAKs that it sends."""
 
     claims: list[Claim]
     told: list[tuple[int, int]]
@@ -61,7 +61,7 @@ class NotingSwitch(SwitchModel):
 
 
 def install(workers: list[TransportConfig], adapters: bool, before: Job | None) -> NotingSwitch:
-    """A switch with a job's entries. Registers are what `before` left in them."""
+    """Make a switch with a job's entries. Registers are what `before` left in them."""
     job = job_of(workers)
     job.flows = tuple(
         replace(
@@ -77,7 +77,10 @@ def install(workers: list[TransportConfig], adapters: bool, before: Job | None) 
 
 
 def take_over(before: Job, job: Job) -> None:
-    """Registers outlive a job's entries; what they say of flows is believed by its own generation alone."""
+    """Keep the registers of a job whose entries are gone.
+
+    What they say of flows is believed by the same generation alone.
+    """
     job.slots = before.slots
     if before.generation == job.generation:
         job.records, job.latest = before.records, before.latest
@@ -85,7 +88,7 @@ def take_over(before: Job, job: Job) -> None:
 
 
 class Rack:
-    """All states that the switch was found in, by number, and what was tried there."""
+    """All states that the switch was found in, by number, and the steps that were tried there."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -98,7 +101,7 @@ class Rack:
         self.first = self._number(install(configs_of(scope, 0), scope.adapters, before), 0)
 
     def step(self, state: int, port: int, meaning: int, frame: Callable[[], bytes]) -> Step:
-        """What becomes of a state when a frame comes in from a rank; or something else."""
+        """Return the step from a state when a frame comes in from a rank, or something else happens."""
         known = self.steps.get((state, port, meaning))
         if known is None:
             known = self._step(state, port, meaning, frame)
@@ -123,7 +126,7 @@ class Rack:
         return Step(number, sends, tuple(switch.claims), tuple(switch.told), self._wrong(switch))
 
     def _number(self, switch: NotingSwitch, renewed: int) -> int:
-        """Of its state; of those it is when the ranks are turned, as well."""
+        """Return the number of its state, and note those that it is with the ranks turned."""
         job = next(iter(job for job, _, _ in switch.members.values()), None)
         ranks = self.scope.ranks
         shapes = [(renewed, None if job is None else self._shape(job, turn)) for turn in range(ranks)]
@@ -142,7 +145,7 @@ class Rack:
         return number
 
     def _shape(self, job: Job, turn: int) -> Any:
-        """All that its registers hold, with rank `turn` in the place of rank 0."""
+        """Return all that its registers hold, with rank `turn` in the place of rank 0."""
         ranks = len(job.flows)
         order = [(place + turn) % ranks for place in range(ranks)]
         slots = tuple(
@@ -167,7 +170,7 @@ class Rack:
         )
 
     def _held(self, slot: Slot, index: int) -> bytes:
-        """Its lanes, if they are not what the ranks in its bitmap contributed; and its header."""
+        """Return a slot's header, and its lanes unless they are what the ranks in its bitmap contributed."""
         head = slot.header[:RANK_OFFSET] + slot.header[RANK_OFFSET + 1 : 64] if index == 0 else b""
         return head if self._is_right(slot, index) else head + _lanes(slot, index)
 
@@ -179,7 +182,7 @@ class Rack:
         return _lanes(slot, index) == part(right, index).astype(">i4").tobytes()
 
     def _wrong(self, switch: NotingSwitch) -> str:
-        """No rank is in a sum twice, nothing of before is in it, and none is missing."""
+        """Return which slot is not the sum of the ranks in its bitmap; empty: none."""
         if self.scope.disagrees:
             return ""
         for job in {id(job): job for job, _, _ in switch.members.values()}.values():
@@ -190,7 +193,7 @@ class Rack:
         return ""
 
     def _earlier(self, scope: Scope) -> Job:
-        """What is left of a job that came and went without any fault."""
+        """Return what is left of a job that came and went without any fault."""
         assert scope.earlier is not None
         past = replace(
             scope,
@@ -221,7 +224,7 @@ def _lanes(slot: Slot, index: int) -> bytes:
 
 
 def _copy(switch: NotingSwitch) -> NotingSwitch:
-    """With registers of its own."""
+    """Return a copy with registers of its own."""
     found = copy.copy(switch)
     found.claims, found.told = [], []
     jobs = {id(job): job for job, _, _ in switch.members.values()}

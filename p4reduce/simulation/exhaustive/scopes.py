@@ -1,4 +1,4 @@
-"""What is explored: a job, where its counters stand, and how much may go wrong."""
+"""Scopes of an exploration: a job, the values of its counters, and how much may go wrong."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Earlier:
 
 @dataclass(frozen=True)
 class Scope:
-    """Bounds. A call is posted when the one before is received, or all at once where they are `queued`.
+    """The bounds of an exploration.
+
+    A call is posted when the one before is received, or all at once if they are `queued`.
 
     `anything`: mishaps of any kind, so many in all. Or by kind: `lost`, `doubled`, `overtaken` frames, on
     any link; what is overtaken, and the second of a doubled frame, comes at any later time. `hasty`: timeouts
@@ -65,7 +67,7 @@ class Scope:
 
     @property
     def budget(self) -> tuple[int, ...]:
-        """How often each may happen yet; the last: of the first four together."""
+        """The number of times that each may still happen; the last: the first four together."""
         single = (self.lost, self.doubled, self.overtaken, self.hasty)
         if self.anything:
             return (*(self.anything for _ in single), self.restarts, self.renewals, self.anything)
@@ -73,7 +75,7 @@ class Scope:
 
     @property
     def disagrees(self) -> bool:
-        """Then everybody has to hear of it, and nobody may have a sum."""
+        """True if a call disagrees: then everybody has to hear of it, and nobody may have a sum."""
         return any(call.disagrees is not None for call in self.calls)
 
     @property
@@ -84,7 +86,7 @@ class Scope:
         return asdict(self)
 
     def in_words(self) -> str:
-        """Its parameters, those that are not as usual."""
+        """Return its parameters in words, those that are not as usual."""
         plural = "s" if self.packets > 1 else ""
         calls = " then ".join(f"{call.messages} {call.kind}" for call in self.calls)
         words = [f"{self.ranks} ranks, W = {self.window}, {self.packets} packet{plural} a message: {calls}"]

@@ -1,4 +1,4 @@
-"""Breadth first through all states of a scope, each once, and one way through them played again."""
+"""Breadth-first search through all states of a scope, each once; and one way through them, played again."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ StateT = TypeVar("StateT")
 
 
 class Broken(AssertionError):
-    """An invariant is."""
+    """An invariant is broken."""
 
 
 class Search(ABC, Generic[StateT]):
-    """One scope. States are values; what a choice does to one follows from the two."""
+    """A search of one scope. States are values; what a choice does to one follows from the two."""
 
     def __init__(self, scope: Explored) -> None:
         self.searched = scope
@@ -28,53 +28,56 @@ class Search(ABC, Generic[StateT]):
 
     @abstractmethod
     def first(self) -> StateT:
-        """Where it begins."""
+        """Return the state in which the search begins."""
 
     @abstractmethod
     def choices(self, state: StateT) -> Iterable[Choice]:
-        """All that is tried in a state."""
+        """Return all that is tried in a state."""
 
     @abstractmethod
     def after(self, state: StateT, choice: Choice) -> StateT:
-        """The state that a choice leads to. Broken: an invariant is."""
+        """Return the state that a choice leads to. Raise Broken if an invariant is."""
 
     @abstractmethod
     def key(self, state: StateT) -> bytes:
-        """Of a state, and of those that count as the same."""
+        """Return the key of a state, which it shares with those that count as the same."""
 
     @abstractmethod
     def spell(self, choice: Choice) -> str:
-        """As `--choices` has it."""
+        """Return a choice as `--choices` has it."""
 
     @abstractmethod
     def explain(self, state: StateT, choice: Choice) -> str:
-        """A choice in words."""
+        """Return a choice in words."""
 
     @abstractmethod
     def in_words(self, state: StateT) -> str:
-        """A state."""
+        """Return a state in words."""
 
     @abstractmethod
     def why_bad_end(self, state: StateT) -> str:
-        """What is wrong with an end; empty: nothing."""
+        """Return what is wrong with an end; empty: nothing."""
 
     def is_end(self, state: StateT, choices: list[tuple[Choice, bool]]) -> bool:
-        """Whether nothing more happens: all that was tried there, and whether it leads to the same state."""
+        """Return whether nothing more happens in a state.
+
+        `choices`: all that was tried there, and whether it leads to the same state.
+        """
         return not choices
 
     def is_told(self, state: StateT) -> bool:
-        """Whether it counts as an end though something may happen yet."""
+        """Return whether a state counts as an end though something may happen yet."""
         return False
 
     def close(self) -> None:
-        """Nothing more is asked."""
+        """End what is asked: the search is over."""
 
     # All of it.
 
     def explore(
         self, *, most_states: int | None = None, say: Callable[[Found], None] = lambda found: None
     ) -> Found:
-        """All states, or until an invariant is broken, or Ctrl-C. `most_states`: a limit for tests."""
+        """Explore all states, until an invariant is broken, or Ctrl-C. `most_states`: a limit for tests."""
         found = Found(self.searched, checks=self.checks)
         started = time.monotonic()
         try:
@@ -140,7 +143,7 @@ class Search(ABC, Generic[StateT]):
     # One again.
 
     def play(self, choices: Sequence[str]) -> Iterator[str]:
-        """What each choice does, in words; ends with what is broken."""
+        """Yield what each choice does, in words, and at the end what is broken, or the state."""
         state = self.first()
         for text in choices:
             possible = {self.spell(choice): choice for choice in self.choices(state)}

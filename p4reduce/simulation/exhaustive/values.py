@@ -1,4 +1,4 @@
-"""What ranks contribute and what it comes to, and frames by what they mean.
+"""The ranks' contributions and their sums, and frames by what they mean.
 
 A frame's *meaning* leaves out what decides nothing (IP identification, checksums) and what its link says
 (addresses, queue pairs, the header's rank), and names data by whose they are. So frames of different ranks
@@ -31,13 +31,16 @@ Array = NDArray[np.int32]
 
 @cache
 def elements(packets: int) -> int:
-    """Of a message: as many as go into it."""
+    """Return the number of elements that go into a message."""
     return elements_of_message(path_mtu=PATH_MTU, message_packets=packets)
 
 
 @cache
 def contribution(generation: int, rank: int, message: int, packets: int) -> Array:
-    """Other numbers for each of them, so that nothing can be taken for another thing."""
+    """Return a rank's elements of a message.
+
+    Each generation, rank and message has others, so that nothing can be taken for another thing.
+    """
     chance = np.random.default_rng([generation, rank, message])
     return chance.integers(-(2**31), 2**31, elements(packets), np.int64).astype(np.int32)
 
@@ -51,13 +54,13 @@ def sum_of(generation: int, ranks: frozenset[int], message: int, packets: int) -
 
 
 def part(values: Array, index: int) -> Array:
-    """Those in packet `index` of a message."""
+    """Return the elements in packet `index` of a message."""
     start = 0 if index == 0 else (index * PATH_MTU - CHUNK_BYTES) // 4
     return values[start : ((index + 1) * PATH_MTU - CHUNK_BYTES) // 4]
 
 
 def configs_of(scope: Scope, renewed: int) -> list[TransportConfig]:
-    """Everybody's, of the generation that is `renewed` times another."""
+    """Return all ranks' connections in the generation that has been `renewed` so many times."""
     again = renewed and not scope.qpns_again
     found = configs(
         scope.ranks,
@@ -87,7 +90,7 @@ def _renumbered(config: TransportConfig, generation: int, above: int) -> Transpo
 
 
 def operation(scope: Scope, call: Call, number: int, config: TransportConfig, first: int) -> Operation:
-    """`call` as this rank posts it, its messages counting from `first`."""
+    """Return `call` as this rank posts it, its messages counting from `first`."""
     messages = [(first + m) & 0xFFFFFFFF for m in range(call.messages)]
     send = np.concatenate([contribution(config.generation, config.rank, m, scope.packets) for m in messages])
     summed = call.kind == "sum"
@@ -104,7 +107,7 @@ def operation(scope: Scope, call: Call, number: int, config: TransportConfig, fi
 
 
 def expected(scope: Scope, call: Call, config: TransportConfig, first: int) -> Array:
-    """What `operation` has to receive."""
+    """Return what `operation` has to receive."""
     found = []
     for message in range(first, first + call.messages):
         m = message & 0xFFFFFFFF
@@ -116,7 +119,7 @@ def expected(scope: Scope, call: Call, config: TransportConfig, first: int) -> A
 
 
 class Meanings:
-    """Names for data, and what frames mean by them."""
+    """The names of data, and the meanings of frames by them."""
 
     def __init__(self, scope: Scope) -> None:
         self.ranks = scope.ranks
@@ -138,7 +141,7 @@ class Meanings:
                         self.names[lanes.tobytes()] = name  # as PASS messages have them
 
     def of(self, frame: bytes, owner: int) -> bytes:
-        """`owner`: the rank at the end of the link."""
+        """Return a frame's meaning. `owner`: the rank at the end of the link."""
         opcode = frame[42]
         head = frame[42:44] + frame[46:49] + frame[50:54]  # opcode, bits, reserved, the QPN's block, PSN
         payload = frame[HEADERS:-4]
@@ -158,7 +161,7 @@ class Meanings:
 
 
 def in_words(frame: bytes) -> str:
-    """For whoever reads a counterexample."""
+    """Return a frame in words, for readers of a counterexample."""
     try:
         packet = RocePacket.parse(frame)
     except MalformedPacket:

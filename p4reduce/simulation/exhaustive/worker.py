@@ -1,9 +1,9 @@
 """A worker of a scope: an `Agent` that makes one step at a time.
 
-What `host_agent`'s shells do with threads is a step of its own here, whenever the explorer says so: to
-connect, to call the next collective, to notice that one was cut. A collective is a number that all of its
-generation's workers have to enter; who has entered, and so who may finish, is the explorer's affair. Its
-result says in which generation it was made, as the account keeps it and gives it to others.
+What `host_agent`'s shells do with threads is a step of its own here, which the explorer chooses: to connect,
+to call the next collective, to notice that one was cut. A collective is a number that all of its generation's
+workers have to enter; the explorer keeps account of who has entered, and so may finish. Its result says in
+which generation it was made, as the account keeps it and gives it to others.
 """
 
 from __future__ import annotations
@@ -45,15 +45,17 @@ _SUM, _REPAIR = "sum", "repair"
 
 @dataclass(frozen=True)
 class Connected:
-    """It has its connection of that generation."""
+    """The worker has its connection of that generation."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class Enter:
-    """It takes part in a collective of that generation from now on. `kind`: "sum" or "repair"; `members`: who
-    has to, as they joined; `result`: what it has to give to the others.
+    """The worker takes part in a collective of that generation from now on.
+
+    `kind`: "sum" or "repair"; `members`: the workers that have to, as they joined; `result`: what it has to
+    give to the others.
     """
 
     generation: int
@@ -66,18 +68,21 @@ class Enter:
 
 @dataclass(frozen=True)
 class Closed:
-    """It has ended its side of the stream; `told`: as the job is over."""
+    """The worker has ended its side of the stream; `told`: because the job is over."""
 
     told: bool
 
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """`steps`: what it can do by itself. `waits`: what it has entered, and has no result of; `settles`: for
-    all that was sent to arrive. `generation`: of its connection, None where it has none; `newest`: of those
-    that it had; `members`: its job's workers, as they joined. `finished`: so many collectives; `results`: the
-    generations that those were made in which its user has. `beat`: its next heartbeat, but for the number.
-    `timer`: "", "open" or "ask". `told`: why it has no job any more; `over`: it does nothing more.
+    """A worker's state, as far as others need it.
+
+    `steps`: what it can do by itself. `waits`: what it has entered, and has no result of; `settles`: it waits
+    for all that was sent to arrive. `generation`: its connection's, None if it has none; `newest`: that of
+    its newest connection; `members`: its job's workers, as they joined. `finished`: the number of finished
+    collectives; `results`: the generations in which the user's results were made. `beat`: its next heartbeat,
+    without a number. `timer`: "", "open" or "ask". `told`: why it has no job any more; `over`: it does nothing
+    more.
     """
 
     state: str
@@ -97,9 +102,10 @@ class WorkerFacts:
 
 
 class WorkerPart(Agent):
-    """One rank. What it is given: "start", ("hear", message), ("hung", HungUp), "timer", ("time", is
-    connected, is idle), "break", ("get", holder's result) and each of its `steps`. What comes out: messages,
-    Connected, Enter, Closed.
+    """One rank.
+
+    It is given: "start", ("hear", message), ("hung", HungUp), "timer", ("time", is connected, is idle),
+    ("get", holder's result) and each of its `steps`. Out come: messages, Connected, Enter, Closed.
     """
 
     def __init__(self, scope: ControlScope, rank: int) -> None:
@@ -137,7 +143,7 @@ class WorkerPart(Agent):
     # What it is given
 
     def apply(self, given: Given) -> tuple[Any, ...]:
-        """One step. AssertionError: it is wrong."""
+        """Make one step. Raise AssertionError if it is wrong."""
         self.out = []
         verb, *what = given
         getattr(self, _GIVEN.get(verb, f"_{verb}"))(*what)
@@ -180,7 +186,7 @@ class WorkerPart(Agent):
                 return
 
     def _time(self, connected: bool, idle: bool) -> None:
-        """It passes. Who waits to join has no patience any more where nothing came of that."""
+        """Let time pass. A worker that is still joining gives up if nothing happened."""
         self.now_ns += round(PATIENCE_S * NS)
         if connected:
             lease = deepcopy(self.session._lease)  # it has no trace of what is beaten, so that it can end
@@ -196,7 +202,7 @@ class WorkerPart(Agent):
     # What it does by itself
 
     def _connect(self) -> None:
-        """For the first time."""
+        """Connect for the first time."""
         assert self.session.ready is not None
         self._connected(self.session.ready.generation)
         self.state = "up"
@@ -208,7 +214,7 @@ class WorkerPart(Agent):
         self.out.append(Connected(generation))
 
     def _begin(self) -> None:
-        """Where joining is over, and the user has a communicator."""
+        """Begin to run, once joining is over and the user has a communicator."""
         ready = self.session.ready
         if self.state != "up" or not self.session.has_begun:
             return
@@ -220,7 +226,7 @@ class WorkerPart(Agent):
             super()._asked(said)
 
     def _call(self) -> None:
-        """The next collective, or leave."""
+        """Call the next collective, or leave."""
         if self.collective == self.scope.collectives:
             self._leave()
             return
@@ -254,7 +260,7 @@ class WorkerPart(Agent):
         self.out.append(what)
 
     def _get(self, generation: int) -> None:
-        """The collective that it is in is over: its result, or the one that was given to it."""
+        """Finish the collective that it is in with its result, or the repair with the result it was given."""
         if self.repairs is not None:
             repairs, self.repairs = self.repairs, None
             self.entered = None
@@ -281,12 +287,12 @@ class WorkerPart(Agent):
         self.results.append(result)
 
     def _park(self) -> None:
-        """What runs learns that its connection is gone."""
+        """Tell what runs that its connection is gone."""
         self.entered, self.is_cut = None, False
         self.in_job.parked()
 
     def _do_work(self) -> None:
-        """The next of what takes time."""
+        """Do the next of what takes time."""
         member = self.in_job
         match self.work[0]:
             case Settle(move):
@@ -306,7 +312,7 @@ class WorkerPart(Agent):
                 self._enter_repair(repair)
 
     def _enter_repair(self, repair: Repair) -> None:
-        """As `host_agent.recovery.repair`, but for how the result travels."""
+        """Enter a repair, as `host_agent.recovery.repair` does, but for how the result travels."""
         assert self.generation is not None
         mine = self.in_job.replay_log.kept(repair.collective)
         if repair.view.rank == repair.holder and not mine.view(np.int64).any():
@@ -390,7 +396,7 @@ class WorkerPart(Agent):
         return steps
 
     def facts(self) -> WorkerFacts:
-        """For the rest of the system."""
+        """Return what the rest of the system needs of it."""
         member = self.member
         due = self.session.next_timeout()
         is_soon = due is not None and due - self.now_ns < BEAT_S * NS / 2
@@ -415,18 +421,18 @@ class WorkerPart(Agent):
         )
 
     def digest(self) -> bytes:
-        """Of all that decides what it does next."""
+        """Return the digest of all that decides what it does next."""
         fields = {name: value for name, value in vars(self).items() if name not in ("now_ns", "out", "scope")}
         return _CANON.digest(
             [fields], Moments(int, self.now_ns, 1e17, BEAT_S * NS / 4, round(4 * PATIENCE_S / BEAT_S))
         )
 
     def close(self) -> None:
-        """It is not used any more."""
+        """Do nothing: there is nothing to close."""
 
 
 def summed(out: Any) -> Steps[None]:
-    """Waits for the result, unless it is put in place."""
+    """Wait for the result, unless it is put in place."""
     generation: Any = 0
     try:
         generation = yield  # type: ignore[misc]
