@@ -9,8 +9,9 @@
     shrinking  a failing schedule to a short one
     running    many seeds, in several processes
 
-Each imports only from those above it (`world` what it is made of, from `links` to `worker`). Real are the
-endpoints, the collectives, a worker's machines, and the whole controller with its database: it runs on an
-event loop whose clock is simulated. The switches are the model of `p4reduce.oracle`, with the entries that
-the controller writes over a simulated P4Runtime. `lockstep` gives each frame to the compiled program as well.
+Each imports only from those above it (`world` what it is made of, from `links` to `worker`). The endpoints,
+the collectives, a worker's machines, and the whole controller with its database are real: the controller runs
+on an event loop whose clock is simulated. The switches are the model of `p4reduce.oracle`, with the entries
+that the controller writes over a simulated P4Runtime. `lockstep` gives each frame to the compiled program as
+well.
 """

@@ -1,6 +1,6 @@
 """A worker's process around the machines that ship: it carries out what `Session` and `Member` want.
 
-What takes time, and how anything gets to the controller or to other workers, is up to who derives from it.
+Subclasses decide what takes time, and how anything gets to the controller or to other workers.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from p4reduce.simulation.invariant import InvariantError
 
 
 def addresses(host: HostConfig, rank: int, *, qpn: int, psn: int = 0) -> Addresses:
-    """What a worker on a host joins with."""
+    """Return the addresses with which a worker on a host joins."""
     qpns = {"qpn_out": qpn, "qpn_in": qpn + 1}
     return Addresses(rank=rank, mac=host.mac, ip=host.ip, psn_out=psn, hostname=host.name, **qpns)
 
 
 class Agent(ABC):
-    """`state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead".
+    """A worker's process.
 
-    `member`: of the job, from its beginning; `collective`: the user's call that runs, or is made next.
+    `state`: "new", "joining", "ready", "running", "leaving", "left", "ended" (with `end`), "dead". `member`:
+    of the job, from its beginning; `collective`: the user's call that runs, or is made next.
     """
 
     session: Session
@@ -58,38 +59,38 @@ class Agent(ABC):
 
     @property
     def over(self) -> bool:
-        """It has nothing more to do."""
+        """True if it has nothing more to do."""
         return self.state in ("left", "ended", "dead")
 
     @property
     def in_job(self) -> Member:
-        """`member`, where there is one."""
+        """`member`, which there must be."""
         assert self.member is not None
         return self.member
 
     @abstractmethod
     def _carry_out(self, action: Action | OnJob) -> None:
-        """What either machine wants of its stream, its connection or its time."""
+        """Do what either machine wants of its stream, its connection or its time."""
 
     @abstractmethod
     def _set_up(self, ready: Ready) -> None:
-        """All have joined."""
+        """Set up the job: all have joined."""
 
     @abstractmethod
     def _attempt(self) -> Attempt:
-        """The collective, for the first time or anew."""
+        """Return the collective, for the first time or anew."""
 
     def _is_acknowledged(self) -> bool:
-        """Whether all that it has sent is."""
+        """Return whether all that it has sent is acknowledged."""
         return True
 
     @abstractmethod
     def _returned(self, result: Any) -> None:
-        """Its user has it."""
+        """Give its user a result."""
 
     @abstractmethod
     def _close(self) -> None:
-        """Its connection is gone."""
+        """Drop its connection."""
 
     # The session
 
@@ -99,7 +100,7 @@ class Agent(ABC):
         self._act()
 
     def say(self, what: FromWorker) -> None:
-        """To the controller, if it hears."""
+        """Say something to the controller, if it hears."""
         self.session.say(what)
         self._act()
 
@@ -142,7 +143,7 @@ class Agent(ABC):
         self._act_on_job()
 
     def _broken(self, hung_up: HungUp) -> None:
-        """Its stream has ended."""
+        """Note that its stream has ended."""
         if self.over:
             return
         final = hung_up.refused if self.session.ready is None else hung_up.final
@@ -174,7 +175,7 @@ class Agent(ABC):
     # Collectives
 
     def _start(self) -> bool:
-        """The next one, if it may."""
+        """Begin the next collective, if it may; return whether it does."""
         member = self.in_job
         if member.gang_collective is None:
             member.called = self.collective + 1
@@ -188,7 +189,7 @@ class Agent(ABC):
         return starts
 
     def _ends(self) -> None:
-        """The one that ran has a result."""
+        """Note that the collective that ran has a result."""
         self._whole = None
         if (finished := self.in_job.replay_log.finished) != self._number + 1:
             raise InvariantError(f"{self} counts {finished} collectives, and ran {self._number + 1}")
@@ -196,14 +197,14 @@ class Agent(ABC):
         self._act_on_job()
 
     def _done(self, result: Any) -> None:
-        """The call that ran has a result."""
+        """Note that the call that ran has a result."""
         self._unreturned = result
         self.collective += 1
         self._ends()
         self._return()
 
     def _return(self) -> None:
-        """The user gets a result that is there, unless an elastic job may go on without this worker."""
+        """Give the user a result that is there, unless an elastic job may go on without this worker."""
         if self._unreturned is None or not self.session.is_member:
             return
         if not self.in_job.is_delivered and self._is_acknowledged():

@@ -1,6 +1,6 @@
 """The controller as a process of the simulation: the real registry and switches, and workers' sessions.
 
-It is killed at any time; what it had committed to its database is what the next one finds.
+It is killed at any time; the next one finds what it had committed to its database.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ _AGAIN = ("UNAVAILABLE", "CANCELLED", "UNKNOWN", "DEADLINE_EXCEEDED")  # who is 
 
 @dataclass(frozen=True)
 class HungUp:
-    """The controller has ended a stream. `final`: a worker that has heard Ready need not come back;
-    `refused`: nor one that has not; `taken`: others have the numbers of its queue pairs.
+    """The end of a stream, by the controller.
+
+    `final`: a worker that has heard Ready need not come back; `refused`: nor one that has not; `taken`:
+    others have the numbers of its queue pairs.
     """
 
     why: str
@@ -50,9 +52,9 @@ class HungUp:
 class Conversation:
     """A worker's connection with the controller. Either side may end it, and the other hears of it later.
 
-    What one says arrives in order; what is under way when the connection ends is lost. `told` and
-    `hung_up` are the worker's: what the controller says, and that it has ended it. `delay_ns`: how long what
-    is said takes.
+    Messages of one side arrive in order; those under way when the connection ends are lost. The worker's side
+    gives `told`, for what the controller says, and `hung_up`, for the end by the controller. `delay_ns`: the
+    time that a message takes.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class Conversation:
         self.controller: ControllerProcess | None = None
 
     def say(self, what: FromWorker) -> None:
-        """From the worker to the controller."""
+        """Say something from the worker to the controller."""
         if self.open:
             self._later(self._hear, what)
 
@@ -83,17 +85,17 @@ class Conversation:
             self.hang_up(hung_up)
 
     def tell(self, event: FromController) -> None:
-        """From the controller to the worker."""
+        """Say something from the controller to the worker."""
         self._later(self._told, self, event)
 
     def hang_up(self, hung_up: HungUp) -> None:
-        """The controller's side has ended."""
+        """End the controller's side."""
         if self.open:
             self.open = False
             self._later(self._hung_up, self, hung_up)
 
     def closed_by_worker(self, *, told_end: bool = False) -> None:
-        """The worker's side has ended: it died, its session timed out, or it heard that the job is over."""
+        """End the worker's side: it died, its session timed out, or it heard that the job is over."""
         if not self.open and not told_end:
             return
         self.open = False
@@ -110,7 +112,8 @@ class Conversation:
 class Life:
     """A process of the controller: its event loop, its switches' machines, its registry, and its sessions.
 
-    `slots`: of each switch, where they are fewer than it has. `patience_s`: with switches that do not answer.
+    `slots`: of each switch, if they are fewer than it has (0: all). `patience_s`: how long it waits at its
+    start for switches that do not answer.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class Life:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Calls into it are made inside this: its event loop is the running one."""
+        """Make its event loop the running one; calls into it are made inside this block."""
         before = asyncio._get_running_loop()
         asyncio._set_running_loop(self.loop)
         try:
@@ -166,7 +169,7 @@ class Life:
         self.registry.listens()
 
     def begin(self, first: FromWorker) -> Session | HungUp:
-        """A worker's first message has come: it joins, or resumes."""
+        """Begin the session of a worker whose first message has come: it joins, or resumes."""
         with self.running():
             try:
                 return self.registry.sessions.begin(first)
@@ -178,7 +181,7 @@ class Life:
                 return HungUp(f"the controller's database failed: {error}")
 
     def hear(self, session: Session, said: FromWorker) -> HungUp | None:
-        """What a worker says; where it is not taken, its session is over."""
+        """Hear what a worker says; if it is not taken, end its session and return why."""
         with self.running():
             try:
                 session.hear(said)
@@ -189,7 +192,7 @@ class Life:
         return None
 
     def ended(self, session: Session, *, told: bool) -> None:
-        """The worker's side is over; `told`: as it heard that its job is."""
+        """End the worker's side; `told`: because it heard that its job is over."""
         with self.running():
             if told:
                 session.took_end()
@@ -212,7 +215,7 @@ class ControllerProcess(Life):
         )
 
     def connect(self, conversation: Conversation, first: Join | Resume) -> None:
-        """A worker's first message has come: it joins, or resumes."""
+        """Take a worker's first message: it joins, or resumes."""
         conversation.controller = self
         if self.waits(self.connect, conversation, first):
             return
@@ -234,7 +237,10 @@ class ControllerProcess(Life):
         conversation.hang_up(HungUp("the session is over"))
 
     def stop(self, until_ns: int) -> None:
-        """SIGSTOP, and SIGCONT then. Its kernel takes connections, and what is said, all the time."""
+        """Stop it (SIGSTOP), and let it go on then (SIGCONT).
+
+        Its kernel takes connections, and what is said, all the time.
+        """
         if not self.loop.stopped:
             self.loop.stop()
             self.scene.clock.at(until_ns, self._go_on)
@@ -254,7 +260,7 @@ class ControllerProcess(Life):
             self.loop.go_on()
 
     def push(self) -> None:
-        """`p4reduce push --force`: what an operator does with what is left of jobs that nobody knows."""
+        """Do `p4reduce push --force`, as an operator does about what is left of jobs that nobody knows."""
         self.pushed = True
         with self.running():
             self.registry.engine.spawn(self._push())
@@ -268,14 +274,14 @@ class ControllerProcess(Life):
             self.pushed = False
 
     def waits(self, action: Callable[..., None], *args: Any) -> bool:
-        """Whether it is stopped; that is done when it goes on."""
+        """Return whether it is stopped; the action is done when it goes on."""
         if not (self.alive and self.loop.stopped):
             return False
         self._backlog.append((action, args))
         return True
 
     def kill(self) -> None:
-        """At once, whatever it was at; the workers' connections break."""
+        """Kill it at once, whatever it was at; the workers' connections break."""
         self.alive = self.listening = False
         self.loop.kill()
         for conversation in self.conversations:
@@ -286,7 +292,7 @@ class ControllerProcess(Life):
 
 
 class Defects(logging.Handler):
-    """What the controller logs as a defect of its own is one; `note` is told everything."""
+    """A log handler by which the controller's own errors are defects; `note` is told everything."""
 
     def __init__(self, level: int = logging.ERROR, note: Callable[[str], None] = lambda text: None) -> None:
         super().__init__(level)
@@ -302,7 +308,7 @@ class Defects(logging.Handler):
 
     @contextmanager
     def heard(self) -> Iterator[None]:
-        """What the controller logs goes nowhere else meanwhile."""
+        """Take all that the controller logs while the block runs; nobody else gets it."""
         logger = logging.getLogger("controller")
         before = logger.propagate, logger.level
         logger.propagate = False

@@ -1,4 +1,4 @@
-"""A worker that was killed, and what those that are told of it have to be told."""
+"""Deaths of workers, and the checks of what other workers are told of them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ELSEWHERE = {"switch-restart", "p4runtime-cut"}  # nobody is told that a job is
 
 @dataclass
 class Death:
-    """Where a worker stood in `generation`, if it had come so far.
+    """A killed worker's position in `generation`, if it had come so far.
 
     It had contributed to all messages before `least`, and not to `awaited`, the first for which others of its
     rack were known to wait before anybody could be told (None: there is none).
@@ -40,7 +40,7 @@ class Death:
 
     @classmethod
     def of(cls, worker: Worker, leaf: GhostSwitch) -> Death:
-        """Of a worker behind that leaf that is about to be killed."""
+        """Note the position of a worker behind that leaf that is about to be killed."""
         job, endpoint, scene = worker.job, worker.endpoint, worker.scene
         running = job.running_ns <= scene.clock.now_ns
         if endpoint is None:
@@ -55,14 +55,14 @@ class Death:
         return death
 
     def find_awaited(self) -> None:
-        """Which messages others of its rack have contributed to, and it had not even sent."""
+        """Find the first message that others of its rack have contributed to, and it had not even sent."""
         for tag, inside in self.leaf.inside.values():
             generation, message = tag
             if generation == self.generation and message >= self.sent and self.rank not in inside:
                 self.awaited = message if self.awaited is None else min(message, self.awaited)
 
     def check(self, who: str, ended: Ended, happened: Set[str]) -> None:
-        """`who` was told that the job is over because of it: which rank, host and first missing message."""
+        """Check what `who` was told of its death: which rank, host and first missing message."""
         host, reason = self.worker.host.name, ended.reason
         wrong = ""
         if ended.host != host or f"rank {self.rank}" not in reason or host not in reason:
@@ -87,13 +87,16 @@ class Death:
             )
 
     def _is_known(self, happened: Set[str]) -> bool:
-        """Whether switches had, and could be asked for, what it had contributed."""
+        """Return whether switches had what it had contributed, and could be asked for it."""
         in_network = self.running and self.generation != 0 and self.mode is Mode.IN_NETWORK
         return in_network and self.worker.job.newest <= self.generation and happened <= _HARMLESS
 
 
 def _check_gang_told(worker: Worker, deaths: list[Death], happened: Set[str]) -> None:
-    """By machine and local rank: from the controller, or from the dead worker's machine."""
+    """Check that a worker of its gang was told of a death by machine and local rank.
+
+    The controller tells it, or the dead worker's machine.
+    """
     if not all(death.running for death in deaths) or not happened <= _HARMLESS | _ELSEWHERE:
         return
     own, end = worker.job.gang, worker.end
@@ -112,7 +115,7 @@ def _check_gang_told(worker: Worker, deaths: list[Death], happened: Set[str]) ->
 
 
 def _check_machine_told(worker: Worker, deaths: list[Death]) -> None:
-    """An elastic gang goes on without the machine: its other workers hear which GPU died."""
+    """Check that workers of a machine that an elastic gang goes on without hear which GPU died."""
     if worker.job.gang is None or not deaths or not all(death.running for death in deaths):
         return
     happened = {mishap.kind for _, mishap in worker.scene.happened}
@@ -124,7 +127,7 @@ def _check_machine_told(worker: Worker, deaths: list[Death]) -> None:
 
 
 def check_told(worker: Worker, deaths: list[Death]) -> None:
-    """What a worker was told, whose job is over, of those of the job's that were killed."""
+    """Check what a worker whose job is over was told of its job's killed workers."""
     if not deaths:
         return
     if worker.job.plan.elastic:

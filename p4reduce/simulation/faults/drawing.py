@@ -1,4 +1,4 @@
-"""A seed to a schedule: most are small, some are large, all kinds of faults come alone and together."""
+"""Schedules drawn from seeds: most are small, some are large, all kinds of faults come alone and together."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SIZES = [
 
 
 def draw(seed: int) -> Schedule:
-    """The schedule of a seed, the same for ever as long as this file is."""
+    """Draw the schedule of a seed, the same for ever as long as this file is."""
     chance = random.Random(seed)
     large = chance.random() < 0.04
     spines, hosts = _fabric(chance, large)
@@ -79,7 +79,7 @@ def draw(seed: int) -> Schedule:
 
 
 def _near_a_boundary(chance: random.Random) -> int:
-    """Where the switch sums no more, or where numbers come round."""
+    """Draw a first message shortly before the switch sums no more, or before numbers come round."""
     boundary = chance.choice([IN_NETWORK_LIMIT, 2**31, 2**32])
     return (boundary - chance.choice([1, 2, 3, chance.randint(1, 40)])) % 2**32
 
@@ -146,13 +146,13 @@ def _job(chance: random.Random, config: Config, large: bool, others: list[JobPla
 
 
 def _selective(chance: random.Random) -> bool | None:
-    """As it comes, or as all workers ask for."""
+    """Draw what all workers ask for: selective or not, or None for what comes by itself."""
     drawn = chance.random()
     return None if drawn < 0.5 else drawn < 0.65
 
 
 def _psn(chance: random.Random, before: int, wrap: bool) -> int:
-    """Far from those of as many jobs `before`; the first one's may wrap at once."""
+    """Draw a PSN far from those of as many jobs `before`; the first job's may wrap at once."""
     first = -chance.randint(1, 40) if wrap else 2**21 + chance.randrange(2**20)
     return (first + 2**22 * before) % 2**24
 
@@ -211,7 +211,7 @@ def _mishap(chance: random.Random, config: Config, jobs: list[JobPlan], soon_ns:
 
 
 def _long_absence(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
-    """Sometimes the controller is away for minutes. Drawn beside all else, which is as it was."""
+    """Draw for some seeds an absence of the controller for minutes. Drawn beside all else, which stays."""
     chance = random.Random(f"{seed}/absence")
     if chance.random() >= 0.06:
         return []
@@ -223,9 +223,9 @@ def _long_absence(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
 
 
 def _restored(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
-    """Sometimes the controller goes on with a backup of its database, which may not have all of the jobs.
+    """Draw for some seeds a backup of the controller's database, with which it goes on later.
 
-    Drawn beside all else, too; one more job begins when the backup has been made.
+    The backup may not have all of the jobs: one more begins when it has been made. Drawn beside all else.
     """
     chance = random.Random(f"{seed}/restored")
     if chance.random() >= 0.06:
@@ -246,7 +246,7 @@ def _restored(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
 
 
 def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
-    """Sometimes there is a gang, too, to which most of what goes wrong happens. Drawn beside all else."""
+    """Draw for some seeds a gang, too, to which most of what goes wrong happens. Drawn beside all else."""
     chance = random.Random(f"{seed}/gang")
     if chance.random() >= 0.12:
         return []
@@ -299,7 +299,7 @@ def _gang(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
 
 
 def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
-    """Sometimes calls are strict or cancelled, and now and then not alike. Drawn beside all else."""
+    """Make some calls of a gang strict or cancelled, and now and then different. Drawn beside all else."""
     chance = random.Random(f"{seed}/gang-calls")
     work = list(planes[0].work)
     for call in range(len(work)):
@@ -325,7 +325,7 @@ def _calls_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
 
 
 def _interfaces_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
-    """Sometimes GPUs have interfaces that carry less than others. Drawn beside all else."""
+    """Give some gangs' GPUs interfaces that carry less than others. Drawn beside all else."""
     chance = random.Random(f"{seed}/gang-interfaces")
     if chance.random() >= 0.3:
         return planes
@@ -343,10 +343,10 @@ def _interfaces_of_gang(seed: int, planes: list[JobPlan]) -> list[JobPlan]:
 
 
 def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mishap]:
-    """Sometimes a hypervisor suspends a worker of an elastic job for so long that it is given up.
+    """Draw for some seeds a worker of an elastic job that is suspended until it is given up.
 
-    Drawn beside all else. Nothing else happens to workers of that job: if the successor died as well, the
-    others might make again what the suspended worker returns.
+    A hypervisor suspends it. Drawn beside all else. Nothing else happens to workers of that job: if the
+    successor died as well, the others might make again what the suspended worker returns.
     """
     chance = random.Random(f"{seed}/suspended")
     hurt = {mishap.job for mishap in mishaps}
@@ -362,7 +362,10 @@ def _suspended(seed: int, jobs: list[JobPlan], mishaps: list[Mishap]) -> list[Mi
 
 
 def _clock_jumps(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
-    """Sometimes a worker's clock jumps ahead, by less or more than it waits for anything. Beside all else."""
+    """Draw for some seeds jumps of a worker's clock, by less or more than it waits for anything.
+
+    Drawn beside all else.
+    """
     chance = random.Random(f"{seed}/clock")
     if chance.random() >= 0.06:
         return []
@@ -375,7 +378,7 @@ def _clock_jumps(seed: int, jobs: list[JobPlan]) -> list[Mishap]:
 
 
 def _strict_calls(seed: int, jobs: list[JobPlan]) -> None:
-    """Sometimes users ask for switches only, where a gang does not. Drawn beside all else."""
+    """Make users of some jobs that are no gang's ask for switches only. Drawn beside all else."""
     chance = random.Random(f"{seed}/strict")
     if chance.random() >= 0.15:
         return
@@ -386,7 +389,7 @@ def _strict_calls(seed: int, jobs: list[JobPlan]) -> None:
 
 
 def _second_controller(seed: int, config: Config, jobs: list[JobPlan]) -> list[Mishap]:
-    """Sometimes a second controller runs on a copy of the database, and gets switches that are lost.
+    """Draw for some seeds a second controller on a copy of the database, which gets lost switches.
 
     Drawn beside all else.
     """
@@ -410,7 +413,7 @@ def _in_elastic(work: Work) -> Work:
 
 
 def _slots(seed: int, jobs: list[JobPlan], otherwise: int) -> int:
-    """On each switch: with a gang often few, so that planes have no room, or in a smaller size."""
+    """Draw the slots of each switch: with a gang often few, so that planes have no or little room."""
     chance = random.Random(f"{seed}/gang-slots")
     if not any(job.gang for job in jobs):
         return otherwise
@@ -418,5 +421,5 @@ def _slots(seed: int, jobs: list[JobPlan], otherwise: int) -> int:
 
 
 def _log_time(chance: random.Random, most_ns: int) -> int:
-    """From 1 us on, every order of magnitude as likely as another."""
+    """Draw a time from 1 us on; every order of magnitude is as likely as another."""
     return round(1000 * math.pow(most_ns / 1000, chance.random()))

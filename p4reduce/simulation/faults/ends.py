@@ -1,4 +1,4 @@
-"""How a job's workers may end: all leave, or are told an error for which there was a reason."""
+"""Checks of how a job's workers end: all leave, or are told an error for which there was a reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FIRST_TRY_S = 0.11  # until a worker whose session broke has tried to resume it
 
 
 def check_end(world: World, job: JobRun) -> None:
-    """Everybody left, or was told an error for which there is a reason."""
+    """Require that everybody left, or was told an error for which there is a reason."""
     for worker in world.workers[job.number - 1]:
         excuse = _excuse(world, job, worker)
         if worker.state == "dead":
@@ -38,14 +38,14 @@ def check_end(world: World, job: JobRun) -> None:
 
 
 def _leaves(world: World, planes: list[int], worker: Worker) -> bool:
-    """Whether it has left, or somebody in another plane has, which is over then and tells nothing."""
+    """Return whether a worker has left, or one of another plane has: that plane is over then, and silent."""
     return worker.is_leaving or any(
         other.state in ("leaving", "left") for plane in planes for other in world.workers[plane]
     )
 
 
 def _excuse(world: World, job: JobRun, worker: Worker) -> str:
-    """Why a worker may be told an error; empty: there is nothing."""
+    """Return why a worker may be told an error; empty: there is no reason."""
     if world.schedule.differs_at(job.number - 1) is not None:
         return "workers of a machine have called different collectives"
     config = world.scene.config

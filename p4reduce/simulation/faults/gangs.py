@@ -1,4 +1,4 @@
-"""What must be true of the planes of a gang together, at any time and in the end."""
+"""Checks of the planes of a gang together, at any time and in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SETTLED = (State.READY, State.RUNNING, State.PAUSING, State.HOLDING)
 
 
 class GangsOfRun:
-    """Those of a run; without any it is false."""
+    """The gangs of a run; false if there are none."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -26,7 +26,7 @@ class GangsOfRun:
         return bool(self.gangs)
 
     def check(self) -> None:
-        """After each event: all planes have slots, or none has; those of one run live together."""
+        """Require after each event that all planes have slots, or none has, and that they live together."""
         controller = self.world.controller.current
         if controller is None or not controller.listening:
             return
@@ -62,7 +62,7 @@ class GangsOfRun:
             raise InvariantError(f"{live[0].what} has regions of {sorted(sizes)} slots")
 
     def check_ends(self) -> None:
-        """A plane that failed has taken all others with it, but for those that everybody had left."""
+        """Require that a failed plane has ended all others, but for those that everybody had left."""
         for jobs in self.gangs.values():
             states = {job.name: self._states(job) for job in jobs}
             if not any("ended" in found for found in states.values()):

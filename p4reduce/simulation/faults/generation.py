@@ -1,4 +1,4 @@
-"""The connections of a job's workers under one generation, and what may never be between them."""
+"""The connections of a job's workers under one generation, and checks of what may never be between them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONG_AGO_NS = -1_000 * NS
 
 
 class Peer(Protocol):
-    """What the checks see of a worker. `joined_as`: its first rank, which names it for ever."""
+    """A worker, as the checks see it. `joined_as`: its first rank, which names it for ever."""
 
     joined_as: int
     psn_out: int
@@ -26,7 +26,7 @@ class Peer(Protocol):
 
     @property
     def rank(self) -> int:
-        """In its generation."""
+        """The rank in its generation."""
 
     @property
     def ready(self) -> Ready | None:
@@ -38,11 +38,11 @@ class Peer(Protocol):
 
     @property
     def is_leaving(self) -> bool:
-        """It has nothing more to send."""
+        """True if it has nothing more to send."""
 
 
 class Generation:
-    """`racks`: its ranks by the leaf that they are behind, when all are known."""
+    """The connections of one generation. `racks`: its ranks by their leaf, once all are known."""
 
     def __init__(self, ready: Ready, racks: Callable[[int], list[list[int]]]) -> None:
         self.number = ready.generation
@@ -57,45 +57,48 @@ class Generation:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Its workers, by rank, each by the rank that it joined with."""
+        """The generation's workers, by rank, each by the rank that it joined with."""
         return tuple(self._workers[rank].joined_as for rank in range(self.size))
 
     def connect(self, worker: Peer, ready: Ready) -> None:
-        """It has brought up its queue pairs."""
+        """Note that a worker has brought up its queue pairs."""
         if worker.rank in self._workers:
             raise InvariantError(f"{worker}: rank {worker.rank} of generation {self.number} is given twice")
         self._workers[worker.rank] = worker
         self._flows[worker.rank] = ready.successor.rank, worker.psn_out
 
     def close(self, rank: int, expected_psn: int, now_ns: int) -> None:
-        """Its queue pairs go; what it acknowledged stays acknowledged."""
+        """Note that a rank's queue pairs go; what it acknowledged stays acknowledged."""
         self._gone[rank] = expected_psn, now_ns
 
     def stopped_ns(self, rank: int) -> int | None:
-        """Since when it sends nothing: long ago where it never did; None: it may."""
+        """Return the time since which a rank sends nothing; None: it may.
+
+        It is long ago for a rank that never was.
+        """
         if rank not in self._workers:
             return _LONG_AGO_NS
         return self._gone[rank][1] if rank in self._gone else None
 
     def up(self) -> list[Peer]:
-        """Those whose queue pairs are up."""
+        """Return the workers whose queue pairs are up."""
         return [worker for worker in self._workers.values() if self._position(worker) is not None]
 
     @property
     def numbered(self) -> int:
-        """How many messages those whose queue pairs are up have numbered."""
+        """The number of messages that those whose queue pairs are up have numbered."""
         positions = map(self._position, self._workers.values())
         return max((at.numbered for at in positions if at is not None), default=0)
 
     def _position(self, worker: Peer | None) -> native.NativeProgress | None:
-        """Where it stands; None: its queue pairs are not there, or not any more."""
+        """Return a worker's position; None: its queue pairs are not there, or not any more."""
         endpoint = None if worker is None else worker.endpoint
         if endpoint is None or endpoint.config.generation != self.number:
             return None
         return endpoint.position()
 
     def lacking(self, message: int) -> list[int]:
-        """The ranks that have not received a message, and may still want it."""
+        """Return the ranks that have not received a message, and may still want it."""
         return [
             worker.rank
             for worker in self._workers.values()
@@ -103,7 +106,7 @@ class Generation:
         ]
 
     def expected_psn(self, sender: int) -> int:
-        """What the receiver of a rank's flow waits for."""
+        """Return the PSN that the receiver of a rank's flow waits for."""
         after, first = self._flows[sender]
         position = self._position(self._workers.get(after))
         if position is not None:
@@ -111,7 +114,7 @@ class Generation:
         return self._gone[after][0] if after in self._gone else first
 
     def check_windows(self, worker: Peer) -> None:
-        """Who is how far ahead of whom, after something happened to a worker."""
+        """Check how far a worker is ahead of others and they of it, after something happened to it."""
         own, ready = self._position(worker), worker.ready
         if own is None or ready is None:
             return
@@ -124,7 +127,7 @@ class Generation:
         self._check_flow(self._workers.get(ready.predecessor.rank), worker)
 
     def _check_flow(self, sender: Peer | None, receiver: Peer | None) -> None:
-        """What is acknowledged has arrived, and nothing arrives that was not sent."""
+        """Require that what is acknowledged has arrived, and nothing arrives that was not sent."""
         sent, received = self._position(sender), self._position(receiver)
         if sent is None or received is None:
             return

@@ -1,4 +1,4 @@
-"""A job of a run: what its workers are to compute, and what may never be between them."""
+"""A job of a run: what its workers are to compute, and checks of what may never be between them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Made = tuple[tuple[int, ...], str]
 
 
 class JobRun:
-    """`number` counts from 1; `generations`: of all jobs; `began` is told when this one begins to run."""
+    """A job. `number` counts from 1; `generations`: of all jobs; `began` is called when this one runs."""
 
     def __init__(
         self,
@@ -56,35 +56,35 @@ class JobRun:
 
     @property
     def over(self) -> bool:
-        """Every worker has left, was told that the job is over, or is dead."""
+        """True if every worker has left, was told that the job is over, or is dead."""
         return not self.unfinished
 
     def worker_over(self) -> None:
-        """One of its workers has come to its end."""
+        """Note that one of its workers has come to its end."""
         self.unfinished -= 1
         if self.over:
             self.scene.note(f"{self.name} is over")
 
     def first_message(self, generation: int) -> int:
-        """What its messages count from."""
+        """Return the number that the messages of a generation count from."""
         return self.plan.first_message if generation == min(self.generations) else 0
 
     def runs(self) -> None:
-        """The first of its workers may begin."""
+        """Note that the first of its workers may begin."""
         if self.running_ns > self.scene.clock.now_ns:
             self.running_ns = self.scene.clock.now_ns
             self.began(self.number)
 
     def host_of(self, rank: int) -> HostConfig:
-        """Where a rank runs."""
+        """Return the host that a rank runs on."""
         return self.scene.config.hosts[self.plan.hosts[rank]]
 
     def inputs(self, collective: int) -> list[NDArray[Any]]:
-        """What each rank, as it joined, puts into a collective."""
+        """Return what each rank, as it joined, puts into a collective."""
         return self.expected(collective).inputs
 
     def expected(self, collective: int) -> Expected:
-        """What has to come out of it."""
+        """Return what has to come out of a collective."""
         if collective not in self._expected:
             case = self.plan.work[collective].case()
             self._expected[collective] = Expected(
@@ -93,29 +93,29 @@ class JobRun:
         return self._expected[collective]
 
     def _racks(self, generation: int) -> list[list[int]]:
-        """Its ranks, by the leaf that they are behind."""
+        """Return a generation's ranks, by the leaf that they are behind."""
         racks: dict[str, list[int]] = {}
         for rank, joined_as in enumerate(self.generations[generation].members):
             racks.setdefault(self.host_of(joined_as).switch, []).append(rank)
         return list(racks.values())
 
     def connected(self, worker: Peer, ready: Ready) -> None:
-        """A worker has brought up its queue pairs."""
+        """Note that a worker has brought up its queue pairs."""
         if ready.generation not in self.generations:
             self.generations[ready.generation] = Generation(ready, self._racks)
             self._of_all[ready.generation] = self
         self.generations[ready.generation].connect(worker, ready)
 
     def closes(self, worker: Peer) -> None:
-        """A worker's queue pairs go."""
+        """Note that a worker's queue pairs go."""
         assert worker.endpoint is not None
         config, expected_psn = worker.endpoint.config, worker.endpoint.position().expected_psn
         self.generations[config.generation].close(config.rank, expected_psn, self.scene.clock.now_ns)
 
     def made(self, worker: Peer, collective: int, generation: int, module: str, *, restored: bool) -> None:
-        """A worker has a collective's result, and gives it to others from now on: its user may get it later.
+        """Note that a worker has a collective's result, and gives it to others from now on.
 
-        `restored`: it is another one's that had it.
+        Its user may get it later. `restored`: another worker had it, and gave it.
         """
         made = self._made.setdefault(collective, {})
         members = self.generations[generation].members
@@ -129,7 +129,7 @@ class JobRun:
         made[worker.joined_as] = members, module
 
     def takes_root(self, worker: Peer, collective: int, member: int) -> None:
-        """A worker has done a broadcast of that one's array, as it joined."""
+        """Check that all workers take the same worker (as it joined) for the root of a broadcast."""
         if self._roots.setdefault(collective, member) != member:
             raise InvariantError(
                 f"{worker} takes rank {member} for the root of collective {collective}, and another worker "
@@ -137,10 +137,10 @@ class JobRun:
             )
 
     def outcome(self, worker: Peer, collective: int, why: str) -> None:
-        """A call is over at a worker, done, or not for that reason.
+        """Check that a call ends alike at all workers: done (empty), or not for the reason `why`.
 
-        Machines may differ about a call of no elements. What one that has died heard counts no more: the
-        others begin anew, and a switch may serve them by then, or none.
+        Machines may differ about a call of no elements. What a worker that has died heard no longer counts:
+        the others begin anew, and a switch may serve them by then, or none.
         """
         if self._differs_at is not None and collective >= self._differs_at:
             return
@@ -154,11 +154,11 @@ class JobRun:
         self.outcomes[collective] = why, worker.joined_as
 
     def begins_anew(self, worker: Peer, collective: int) -> None:
-        """What a worker has, or had not yet, of a collective in this plane comes to nothing."""
+        """Forget a worker's result of a collective in this plane, if it has one: it begins anew."""
         self._made.get(collective, {}).pop(worker.joined_as, None)
 
     def check_planes(self, worker: Peer, others: list[JobRun], collective: int) -> None:
-        """A machine has the results of all planes: they are of the same machines."""
+        """Require that the results that a machine has of all planes are of the same machines."""
         own, _ = self._made[collective][worker.joined_as]
         for job in others:
             members, _ = job._made[collective][worker.joined_as]
@@ -169,7 +169,7 @@ class JobRun:
                 )
 
     def finished(self, worker: Peer, collective: int, generation: int, out: NDArray[Any]) -> None:
-        """A worker's user has a collective's result."""
+        """Check a collective's result that a worker's user has."""
         if self.gang is not None and not out.size:
             return  # nobody waits for anybody of another machine there
         everybody = len(self.generations[generation].members) == self.plan_size
@@ -193,10 +193,10 @@ class JobRun:
 
 
 class Generations(dict[int, JobRun]):
-    """Whose each is; what switches ask of them, as `watched.Knowledge`."""
+    """Jobs by generation; they tell switches what `watched.Knowledge` asks."""
 
     def is_running(self, generation: int) -> bool:
-        """Whether somebody may still want sums of that generation."""
+        """Return whether somebody may still want sums of that generation."""
         job = self.get(generation)
         # A worker that was given up may not have heard of it; nothing that it sends is added any more. Who
         # leaves has all that it will ever want, and may not have heard that all others do so too.
@@ -207,15 +207,15 @@ class Generations(dict[int, JobRun]):
         )
 
     def lacking(self, generation: int, message: int) -> list[int]:
-        """The ranks that have not received a message."""
+        """Return the ranks that have not received a message."""
         job = self.get(generation)
         return [] if job is None else job.generations[generation].lacking(message)
 
     def numbered(self, generation: int) -> int:
-        """How many messages its workers have had, as far as they are up."""
+        """Return how many messages its workers have had, as far as they are up."""
         job = self.get(generation)
         return 0 if job is None else job.generations[generation].numbered
 
     def expected_psn(self, generation: int, sender: int) -> int:
-        """What the receiver of a rank's flow waits for."""
+        """Return the PSN that the receiver of a rank's flow waits for."""
         return self[generation].generations[generation].expected_psn(sender)

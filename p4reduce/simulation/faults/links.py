@@ -11,7 +11,7 @@ from p4reduce.simulation.faults.schedule import STRIKES, Rates, Strike
 
 
 class StrikesOfLink:
-    """What a direction of a link does to its frames, in the order in which they come."""
+    """The faults of a direction of a link, for its frames in the order in which they come."""
 
     def __init__(
         self, name: str, rates: Rates, seed: int, listed: Mapping[int, list[Strike]] | None, log: list[Strike]
@@ -29,7 +29,7 @@ class StrikesOfLink:
         self.quiet = listed is None and total == 0.0
 
     def at(self, frame: int) -> list[Strike] | None:
-        """What happens to a frame; None: nothing."""
+        """Return what happens to a frame; None: nothing."""
         if self._listed is not None:
             struck = self._listed.get(frame)
             if struck:
@@ -48,7 +48,7 @@ class StrikesOfLink:
 
 
 class Wire:
-    """One direction of a link. `down`: it loses everything, for as many reasons."""
+    """One direction of a link. `down`: the number of reasons for which it loses everything."""
 
     def __init__(
         self,

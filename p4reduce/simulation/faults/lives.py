@@ -18,7 +18,7 @@ _MOST_PAGES = 1073741823  # as SQLite has it
 
 
 class Lives:
-    """`current`: the process that there is, which may have to come up, or be stopped."""
+    """The controller's lives. `current`: the process there is, which may be coming up or stopped; or None."""
 
     def __init__(self, scene: Scene, nodes: Mapping[str, SwitchNode]) -> None:
         self.scene = scene
@@ -39,12 +39,12 @@ class Lives:
         return self.current if self.current is not None and self.current.listening else None
 
     def start(self) -> None:
-        """The next life begins, unless it has begun."""
+        """Begin the next life, unless it has begun."""
         if self.current is None:
             self.current = ControllerProcess(self.scene, self.nodes, self.store)
 
     def kill(self, until_ns: int) -> None:
-        """SIGKILL; it is started then."""
+        """Kill the controller (SIGKILL), and start it then."""
         if self.current is not None:
             self.current.kill()
             self._past.append(self.current)
@@ -52,7 +52,7 @@ class Lives:
             self.scene.clock.at(until_ns, self.start)
 
     def start_second(self, until_ns: int) -> None:
-        """Another controller on a copy of the database, at an address that no worker has; until then."""
+        """Run, until then, another controller on a copy of the database, at an address that no worker has."""
         if self._second is None:
             self._copies.append(self._copied(self.store.connection))
             self._second = ControllerProcess(self.scene, self.nodes, self._copies[-1])
@@ -67,7 +67,7 @@ class Lives:
 
     @property
     def second_had_a_switch_s(self) -> float:
-        """How long a second controller lived, at most, after it had got a switch."""
+        """The longest time that a second controller lived after it had got a switch."""
         got = [opened for node in self.nodes.values() for opened in node.opened]
         return max(
             (until - at for one, until in self._seconds for loop, at in got if loop is one), default=0.0
@@ -77,22 +77,22 @@ class Lives:
 
     @property
     def forgot(self) -> bool:
-        """What it has now may not say all that it once knew."""
+        """True if the database may not say all that the controller once knew."""
         return bool(self._lost)
 
     def lose_database(self) -> None:
-        """The next life finds an empty one; its numbers begin at the time, long after the others."""
+        """Let the next life find an empty database; its numbers begin at the time, long after the others."""
         self._lost.append(self.store)
         self.store = Store(":memory:", wall_clock=lambda: EPOCH + 100_000 * len(self._lost))
 
     def back_up_database(self) -> None:
-        """Copy it, while the controller runs or not."""
+        """Copy the database, while the controller runs or not."""
         if self._copy is None:
             self._copy = sqlite3.connect(":memory:")
         self.store.connection.backup(self._copy)
 
     def restore_database(self) -> None:
-        """The next life finds the copy; its own, where nobody has made one."""
+        """Let the next life find the copy, or its own database if nobody has made one."""
         if self._copy is None:
             return
         self._lost.append(self.store)
@@ -109,12 +109,12 @@ class Lives:
         return store
 
     def fill_disk(self) -> None:
-        """The database can grow no more."""
+        """Let the database grow no more."""
         (pages,) = self.store.connection.execute("PRAGMA page_count").fetchone()
         self.store.connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def free_disk(self) -> None:
-        """It can again."""
+        """Let the database grow again."""
         self.store.connection.execute(f"PRAGMA max_page_count = {_MOST_PAGES}")
 
     def close(self) -> None:

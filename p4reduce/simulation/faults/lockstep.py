@@ -1,6 +1,6 @@
-"""The compiled program beside the model: it is given what each switch of a run is given, and does the same.
+"""The compiled program beside the model: it gets what each switch of a run gets, and has to do the same.
 
-On the embedded switch's data plane, in this process. What leaves is compared frame by frame.
+It runs on the embedded switch's data plane, in this process. What leaves is compared frame by frame.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class EmbeddedShadow:
         self._slots: set[int] = set()
 
     def reset(self, node: SwitchNode) -> None:
-        """Empty."""
+        """Empty it, and make it the counterpart of that switch."""
         self.switch.clear()
         self.restart()
         self._slots.clear()
         self.node = node
 
     def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None:
-        """What the controller wrote."""
+        """Write what the controller wrote."""
         self.switch.write(insert, delete)
 
     def restart(self) -> None:
-        """With empty registers."""
+        """Empty the registers."""
         if self.node is not None:
             self._slots |= set(self.node.plane.registers)
         self.switch.forget(self._slots)
 
     def process(self, port: int, frame: bytes, left: list[Out], echoes: list[int]) -> None:
-        """The model has done that with a frame: the program has to do the same."""
+        """Require that the program does with a frame what the model has done."""
         actual, nonces = self.switch.process(port, frame)
         if are_alike(actual, left) and nonces == echoes:
             return
@@ -61,7 +61,7 @@ def difference(
     actual: tuple[Sequence[Out], Sequence[int]],
     expected: tuple[Sequence[Out], Sequence[int]],
 ) -> str:
-    """What a switch `name` of `what`, and what the model did with a frame: frames that leave, and echoes."""
+    """Say what the switch `name` of `what` and the model did with a frame: frames that left, and echoes."""
 
     def told(left: Sequence[Out], echoes: Sequence[int]) -> str:
         return f"{[(p, describe(f)) for p, f in left]}, {list(echoes)}"
@@ -74,7 +74,7 @@ def difference(
 
 @contextmanager
 def shadows() -> Iterator[Callable[[World, SwitchNode], None]]:
-    """Gives each switch of a run its counterpart."""
+    """Yield a function that gives each switch of a run its counterpart."""
     spare: list[EmbeddedShadow] = []
     used: list[EmbeddedShadow] = []
     current: list[World] = []

@@ -1,8 +1,8 @@
 """Simulated time, and an asyncio event loop for each process that has one.
 
 Nothing waits: the clock is an integer of nanoseconds that jumps to the next event. Events at the same time
-happen in the order in which they were asked for. A process that is killed does nothing any more: not even
-what a cancelled task would do on its way out.
+happen in the order in which they were asked for. A killed process does nothing any more: not even what a
+cancelled task would do on its way out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _logger = logging.getLogger("controller.loop")
 
 
 class Clock:
-    """Events by time; `step` does the next one. `trace`: of what arrived when, alike where runs are."""
+    """Events by time; `step` does the next one. `trace`: a checksum of the frames and when they arrived."""
 
     def __init__(self) -> None:
         self.now_ns = 0
@@ -32,12 +32,12 @@ class Clock:
 
     @property
     def now_s(self) -> float:
-        """As asyncio and the controller count."""
+        """The time in seconds, as asyncio and the controller count."""
         return self.now_ns / NS
 
     @property
     def next_ns(self) -> int | None:
-        """When the next event is; None: there is none."""
+        """The time of the next event; None: there is none."""
         return self._heap[0][0] if self._heap else None
 
     def at(self, time_ns: int, action: Callable[..., None], *args: Any) -> None:
@@ -46,7 +46,7 @@ class Clock:
         heapq.heappush(self._heap, (time_ns, self._order, action, args))
 
     def after(self, delay_ns: int, action: Callable[..., None], *args: Any) -> None:
-        """The same, counted from now."""
+        """Have something done after a delay, counted from now."""
         self.at(self.now_ns + delay_ns, action, *args)
 
     def step(self) -> None:
@@ -59,7 +59,7 @@ class Clock:
 
 
 def new_loop(clock: Clock) -> ProcessLoop:
-    """The event loop of a process that is started."""
+    """Make the event loop of a process that is started."""
     kind: Any = ProcessLoop  # asyncio's class has much that no process here asks for
     return kind(clock)  # type: ignore[no-any-return]
 
@@ -76,21 +76,21 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         self._woken = False
 
     def kill(self) -> None:
-        """Nothing of it runs any more."""
+        """Stop for ever: nothing of the process runs any more."""
         self.alive = False
         self._ready.clear()
 
     def stop(self) -> None:
-        """SIGSTOP: what is due meanwhile waits."""
+        """Stop (SIGSTOP): what is due meanwhile waits."""
         self.stopped = True
 
     def go_on(self) -> None:
-        """SIGCONT: all that was due is, at once."""
+        """Go on (SIGCONT): all that was due is run at once."""
         self.stopped = False
         self._run_ready()
 
     def abandon(self) -> None:
-        """Let go of what it left, after everything; what that does has no effect."""
+        """Let go of what the process left, after everything; what that does has no effect."""
         self.alive, self.stopped = True, False
         for task in self.tasks:
             if not task.done():
@@ -172,7 +172,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
             self._run_ready()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It stays among the events, and does nothing."""
+        """Do nothing: it stays among the events, where it has no effect."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -191,9 +191,9 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         return task
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What a callback raises is logged, as the controller logs its tasks' defects.
+        """Log what a callback raises, as the controller logs its tasks' defects.
 
-        Nothing is said of futures and tasks that were killed while somebody waited for them.
+        Say nothing of futures and tasks that were killed while somebody waited for them.
         """
         if "handle" in context:
             _logger.error("%s", context["message"], exc_info=context.get("exception"))

@@ -1,7 +1,7 @@
 """A worker among those of its machine: the gang that ships, on memory and a channel that are simulated.
 
-A worker's `Memory` is what its mates see of it, after a moment: its newest notice, and what it has posted. As
-in the channel, posts are taken by their number alone, and those of a call that is begun anew stay there.
+Its mates see a worker's `Memory` after a moment: its newest notice, and what it has posted. As in the
+channel, posts are taken by their number alone, and those of a call that is begun anew stay there.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Owner(Protocol):
 
     @property
     def plan_size(self) -> int:
-        """How many machines the job began with."""
+        """The number of machines that the job began with."""
 
     @property
     def over(self) -> bool: ...
@@ -54,22 +54,22 @@ class Owner(Protocol):
         """The user's call that runs, or is made next."""
 
     def cancels(self, collective: int) -> bool:
-        """Whether its user cancels that call before its turn."""
+        """Return whether its user cancels that call before its turn."""
 
     def go(self) -> None:
         """Make the call that is next, and begin in the plane what is to run there, if it may."""
 
     def nothing(self) -> Any:
-        """The result of a call of no elements, which its planes do not see."""
+        """Return the result of a call of no elements, which its planes do not see."""
 
     def gathered(self, collective: int) -> None:
-        """The machine has the results of all planes."""
+        """Note that the machine has the results of all planes."""
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
-        """The gang's call is over; whether it was done is the same on all GPUs."""
+        """Note that the gang's call is over; whether it was done is the same on all GPUs."""
 
     def differ(self, reason: str) -> None:
-        """Workers of this machine have called different collectives."""
+        """Give up: workers of this machine have called different collectives."""
 
     def wake_mates(self) -> None:
         """Let them see, after a moment, what this worker has put into its memory."""
@@ -87,9 +87,10 @@ class Post:
 
 @dataclass(frozen=True)
 class Memory:
-    """The memory that a worker shares with its mates. `lane`: the number of its next post; `posts`: the last.
+    """The memory that a worker shares with its mates.
 
-    `left`: it has left the job after so many calls.
+    `lane`: the number of its next post; `posts`: the last ones. `left`: it has left the job after so many
+    calls.
     """
 
     notice: Notice | None = None
@@ -98,7 +99,7 @@ class Memory:
     left: int | None = None
 
     def with_post(self, post: Post) -> Memory:
-        """Return it with one more."""
+        """Return it with one post more."""
         return replace(self, lane=post.slot + 1, posts=(*self.posts, post)[-_KEPT:])
 
 
@@ -131,11 +132,11 @@ class InMachine:
 
     @property
     def is_running(self) -> bool:
-        """The plane has something to do for the call."""
+        """True if the plane has something to do for the call."""
         return self.start is not None and self.post is None
 
     def begin(self) -> None:
-        """The user makes the next call, if it may."""
+        """Make the user's next call, if it may be made."""
         if self.gang.stage is Stage.IDLE:
             self.worker.in_job.called = self.gang.step + 1
             self.gang.begin(self._asked(), self._lanes, self._place())
@@ -169,7 +170,7 @@ class InMachine:
                         self.worker.differ(reason)
 
     def came_to(self, result: Any) -> None:
-        """The plane has done its part of the call, or of the question how it takes one."""
+        """Take the plane's result of the call, or of the question by which way it takes one."""
         assert self.start is not None
         if self.is_asking:
             self.is_asking, self.start = False, None
@@ -182,7 +183,7 @@ class InMachine:
         self.act()
 
     def look(self) -> None:
-        """A mate has come further, or the plane is renewed."""
+        """Look at the mates and the plane: a mate has come further, or the plane is renewed."""
         if self.worker.over or self.worker.has_given_up:
             return
         self._hear()
@@ -205,14 +206,14 @@ class InMachine:
 
     @property
     def is_dropped(self) -> bool:
-        """The renewal that is over has begun anew what the gang is in."""
+        """True if the renewal that is over has begun anew the call that the gang is in."""
         if not self.gang.is_elastic or self.gang.stage in (Stage.IDLE, Stage.MEETING):
             return False
         return self.worker.in_job.begun_anew > self._renewal
 
     @property
     def _renewal(self) -> int:
-        """After which the call has been started."""
+        """The renewal after which the call has been started."""
         notice = self.memory.notice
         return 0 if notice is None else notice.renewal
 
@@ -276,7 +277,7 @@ class InMachine:
 
 
 def words_of(work: Work) -> str:
-    """Return a call as mates name it where they differ."""
+    """Return a call as mates name it when calls differ."""
     return f"{work.name} of {work.elements} {work.dtype} by {work.reduction}, {work.module}"
 
 

@@ -1,4 +1,4 @@
-"""What may break, and how it breaks."""
+"""Mishaps of a run, and how each breaks something."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from p4reduce.simulation.faults.world import World
 
 
 def happen(world: World, mishap: Mishap) -> None:
-    """At its time."""
+    """Let a mishap happen now."""
     scene, kind = world.scene, mishap.kind
     over_ns = scene.clock.now_ns + mishap.lasts_ns
     if kind in ON_WORKERS:

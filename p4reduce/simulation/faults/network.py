@@ -1,4 +1,4 @@
-"""The links of a cluster, and whose queue pair a frame is for."""
+"""The links of a cluster, and the owners of the queue pairs that frames are for."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Pair: TypeAlias = "tuple[bytes, bytes]"  # a queue pair's address and number, as
 
 
 class Network:
-    """`wires` by name, "h1>l1"; `strikes`: the packet faults until now."""
+    """The links of a cluster. `wires` by name, "h1>l1"; `strikes`: the packet faults until now."""
 
     def __init__(self, scene: Scene, nodes: Mapping[str, SwitchNode]) -> None:
         self.scene = scene
@@ -44,7 +44,7 @@ class Network:
             listed.setdefault(strike.link, {}).setdefault(strike.frame, []).append(strike)
 
         def lay(a: str, b: str, rates: Rates, port: int | IPv4Address) -> Wire:
-            """To `b`: a switch's port, or a host with that address."""
+            """Lay a wire to `b`: to a switch's port, or to a host with that address."""
             name = f"{a}>{b}"
             mine = None if schedule.strikes is None else listed.get(name, {})
             wire = self.wires[name] = self.scene.new_wire(
@@ -66,20 +66,20 @@ class Network:
             nodes[link.b].out[link.b_port] = lay(link.b, link.a, schedule.uplink_rates, link.a_port)
 
     def calm(self) -> None:
-        """Links do nothing to frames any more."""
+        """Make links do nothing to frames any more."""
         for wire in self.wires.values():
             wire.faults.quiet = True
 
     def is_calm(self) -> bool:
-        """Whether they do nothing to them."""
+        """Return whether links do nothing to frames."""
         return all(wire.faults.quiet for wire in self.wires.values())
 
     def both_ways(self, a: str, b: str) -> tuple[Wire, Wire]:
-        """A link."""
+        """Return both directions of a link."""
         return self.wires[f"{a}>{b}"], self.wires[f"{b}>{a}"]
 
     def from_host(self, host: HostConfig) -> Wire:
-        """To its switch."""
+        """Return the wire from a host to its switch."""
         return self.wires[f"{host.name}>{host.switch}"]
 
     def _arrive(self, address: bytes, frame: bytes) -> None:
@@ -90,12 +90,12 @@ class Network:
     # Queue pairs.
 
     def fresh_qpn(self) -> int:
-        """Of a pair that nobody has had."""
+        """Return the number of a queue pair that nobody has had."""
         self._qpns += 2
         return self._qpns
 
     def open(self, receiver: Receiver, job: JobRun, config: TransportConfig, ready: Ready) -> None:
-        """Frames for these queue pairs go to that one."""
+        """Give frames for these queue pairs to that receiver."""
         for qpn, sender in (
             (config.qpn_in, ready.predecessor.rank),
             (config.qpn_out, ready.successor.rank),
@@ -108,7 +108,7 @@ class Network:
             self.scene.observer.opened(receiver, config)
 
     def _check_number(self, pair: Pair, receiver: Receiver, generation: int) -> None:
-        """Nobody gets the number of a queue pair that an earlier one's sender may still send to."""
+        """Require that no number is given again to which an earlier owner's peer may still send."""
         job, before, sender = self._used.get(pair, (None, generation, 0))
         if job is None or before == generation or self.forgot_numbers:
             return
@@ -120,19 +120,19 @@ class Network:
             )
 
     def close(self, receiver: Receiver, config: TransportConfig) -> None:
-        """Nobody takes them any more."""
+        """Give frames for these queue pairs to nobody any more."""
         for qpn in (config.qpn_in, config.qpn_out):
             pair = config.ip.packed, qpn.to_bytes(3, "big")
             if self._receivers.get(pair) is receiver:
                 del self._receivers[pair]
 
     def deliver(self, frame: bytes) -> None:
-        """To whom it is for, wherever that is."""
+        """Give a frame to the receiver it is for, wherever that is."""
         self._arrive(frame[30:34], frame)
 
 
 class BackupNetwork:
-    """Another network than the switches', on which nothing is lost."""
+    """A network apart from the switches', on which nothing is lost."""
 
     def __init__(self, network: Network) -> None:
         scene = network.scene
@@ -142,9 +142,9 @@ class BackupNetwork:
 
     @staticmethod
     def interface_of(host: HostConfig) -> tuple[str, IPv4Address]:
-        """MAC and address of a host's interface on it."""
+        """Return the MAC and the address of a host's interface on it."""
         return "02:00:ac" + host.mac[8:], host.ip + _TO_BACKUP
 
     def send(self, frame: bytes) -> None:
-        """To whom it is for."""
+        """Send a frame to the receiver it is for."""
         self._wire.send(frame)

@@ -19,20 +19,20 @@ _MANY = 1 << 62
 
 
 class Connection(Protocol):
-    """A controller's, as far as the switch is concerned."""
+    """A controller's connection, as far as the switch is concerned."""
 
     def cut(self) -> None:
-        """It ends."""
+        """End the connection."""
 
     def echo(self, nonce: int) -> None:
-        """A probe came back."""
+        """Tell the controller that a probe came back."""
 
     def is_of(self, loop: object) -> bool:
-        """Whether that process has opened it."""
+        """Return whether that process has opened it."""
 
 
 class Shadow(Protocol):
-    """Something that is given all that a switch gets, and has to come to the same (`lockstep`)."""
+    """A counterpart that is given all that a switch gets, and has to come to the same (`lockstep`)."""
 
     def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None: ...
 
@@ -42,9 +42,9 @@ class Shadow(Protocol):
 
 
 class GhostSwitch(WatchedSwitch):
-    """Knows, beside what `WatchedSwitch` does, whose contributions are in each sum.
+    """A `WatchedSwitch` that knows whose contributions are in each sum.
 
-    No rank's is in a sum twice, no sum is complete without all of them, tags and generations never go back.
+    No rank is in a sum twice, no sum is complete without all of them, tags and generations never go back.
     Flows of a generation that was taken off do not come back under it, unless nothing was sent meanwhile:
     what registers hold of it would be believed. Nor does a generation go on with other ranks or leaves than
     those that it has added up: what a slot holds for others would be combined with theirs.
@@ -74,11 +74,11 @@ class GhostSwitch(WatchedSwitch):
         return {generation for generation in of if generation is not None}
 
     def rebuild(self) -> None:
-        """Later, when it matters: several writes often come one behind the other."""
+        """Put rebuilding off until it matters: several writes often come one behind the other."""
         self.is_stale = True
 
     def settle(self) -> None:
-        """Now."""
+        """Rebuild now, if it was put off."""
         if self.is_stale:
             self.is_stale = False
             before = {generation: _behind(job) for generation, job in self.jobs.items() if _has_added(job)}
@@ -136,7 +136,7 @@ class GhostSwitch(WatchedSwitch):
         self.newest[id(slot)] = tag
 
     def forget(self) -> None:
-        """The registers are empty again."""
+        """Forget what the registers held: they are empty again."""
         self.inside.clear()
         self.newest.clear()
         self.left = dict.fromkeys(self.left, 0)  # also where nothing was sent, as sums are lost
@@ -152,7 +152,9 @@ def _has_added(job: Job | SpineJob) -> bool:
 
 
 class SwitchNode:
-    """`out`: what each port leads to; `boots`: how often it was started, another number ends all connections;
+    """A switch.
+
+    `out`: the wire at each port; `boots`: how often it was started, another number ends all connections;
     `up`: it processes frames.
     """
 
@@ -171,20 +173,20 @@ class SwitchNode:
 
     @property
     def reachable(self) -> bool:
-        """By its controller."""
+        """True if its controller can reach it."""
         return self.up and not self.cut_off
 
     def arrive(self, port: int, frame: bytes) -> None:
-        """A frame comes in by a port."""
+        """Take a frame that comes in by a port, and send what leaves."""
         for out_port, out in self.process(port, frame):
             self.send(out_port, out)
 
     def send(self, port: int, frame: bytes) -> None:
-        """It leaves by a port."""
+        """Send a frame by a port."""
         self.out[port].send(frame)
 
     def process(self, port: int, frame: bytes) -> list[Out]:
-        """What leaves."""
+        """Return what leaves when a frame comes in."""
         if not (self.up and self.has_program):
             return []
         plane = self.plane
@@ -201,34 +203,34 @@ class SwitchNode:
         return left
 
     def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None:
-        """What the controller wants."""
+        """Write what the controller wants."""
         self.plane.write(insert, delete=delete)
         if self.shadow is not None:
             self.shadow.write(insert, delete)
 
     def load_program(self) -> None:
-        """It begins with nothing."""
+        """Load the program, with empty tables and registers."""
         self._forget()
         self.has_program = True
 
     def die(self) -> None:
-        """The process is gone, and its connections with it."""
+        """End the process, and its connections with it."""
         self.up = self.has_program = False
         self.boots += 1
         self._forget()
         self.cut()
 
     def start(self) -> None:
-        """It is back, with nothing in it."""
+        """Start it again, with nothing in it."""
         self.up = True
 
     def cut(self) -> None:
-        """The controller's connection breaks."""
+        """Break the controller's connection."""
         if self.connection is not None:
             self.connection.cut()
 
     def slot(self, index: int) -> dict[str, Any]:
-        """The answer to a query."""
+        """Return the answer to a query about a slot."""
         slot = self.plane.registers.get(index)
         generation, message = (slot.tag or (0, 0)) if slot is not None else (0, 0)
         return {

@@ -40,7 +40,7 @@ _PROGRAM: Any = SimpleNamespace(
 
 
 class Connection(AbstractAsyncContextManager["Connection"]):
-    """What `P4RuntimeClient` does, with a node of the simulation."""
+    """A connection that does what `P4RuntimeClient` does, with a node of the simulation."""
 
     def __init__(self, node: SwitchNode, label: str, on_packet: Callable[[Any], None]) -> None:
         self.node = node
@@ -68,7 +68,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         return Role(primary=True, vacant=False, election_id=election_id)
 
     def cut(self) -> None:
-        """The connection ends; whoever waits for it is told."""
+        """End the connection; a task that waits for it is told."""
         if self.node.connection is self:
             self.node.connection = None
         self._boot = -1
@@ -144,7 +144,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
         await self._delay()
 
     def echo(self, nonce: int) -> None:
-        """A probe came back."""
+        """Tell the controller that a probe came back."""
         if self._boot != self.node.boots:
             return
         packet = {"op": OP_ECHO, "index": nonce}
@@ -154,7 +154,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
             self._on_packet(packet)
 
     def is_of(self, loop: object) -> bool:
-        """Whether that process has opened it."""
+        """Return whether that process has opened it."""
         return self._loop is loop
 
     async def _delay(self) -> None:
@@ -171,7 +171,7 @@ class Connection(AbstractAsyncContextManager["Connection"]):
 
 
 class SimulatedSwitch(Switch):
-    """The real class, but for what it talks to."""
+    """The controller's own class, on a simulated connection."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""One run of a schedule: what happens when, and the checks after every event and in the end."""
+"""One run of a schedule: its events, and the checks after every event and in the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOST_EVENTS = 3_000_000
 
 @dataclass
 class Outcome:
-    """What came of a run. `error`: the invariant that broke; `strikes`: the packet faults that struck."""
+    """The outcome of a run. `error`: the invariant that broke; `strikes`: the packet faults that struck."""
 
     schedule: Schedule
     error: str = ""
@@ -47,7 +47,7 @@ def run(schedule: Schedule, **options: Any) -> Outcome:
 
 
 def play(world: World) -> Outcome:
-    """To the end; what breaks is in the outcome."""
+    """Play a world to the end; what breaks is in the outcome."""
     outcome = Outcome(world.schedule)
     defects = Defects(logging.INFO if world.scene.is_heard else logging.WARNING, world.scene.note)
     with defects.heard():
@@ -79,7 +79,7 @@ class _Play:
         self.gangs = GangsOfRun(world)
 
     def to_the_end(self) -> None:
-        """All jobs over, well or for a reason, and nothing left of them."""
+        """Play until all jobs are over, well or for a reason, and nothing is left of them."""
         world, schedule, clock = self.world, self.world.schedule, self.clock
         world.controller.start()
         for job, workers in zip(world.jobs, world.workers, strict=True):
@@ -102,7 +102,7 @@ class _Play:
         self._until_nothing_is_left()
 
     def _begin_mishaps(self, number: int) -> None:
-        """A job begins to run (0: everything begins): what goes wrong counts from then."""
+        """Begin the mishaps that count from the time when a job begins to run (0: when everything begins)."""
         now_ns = self.clock.now_ns
         for mishap in self.world.schedule.mishaps:
             if mishap.since == number:
@@ -110,7 +110,7 @@ class _Play:
                 self.last_fault_ns = max(self.last_fault_ns, now_ns + mishap.at_ns + mishap.lasts_ns)
 
     def _create(self, job: JobRun) -> None:
-        """What `p4reduce job create` does, until it is done."""
+        """Do what `p4reduce job create` does, until it is done."""
         controller = self.world.controller.listening
         waits = job.plan.after and not self.world.jobs[job.plan.after - 1].over
         if waits or controller is None:
@@ -158,7 +158,7 @@ class _Play:
                 )
 
     def _stuck(self) -> str:
-        """Who waits where."""
+        """Say who waits where."""
         lines = []
         for workers in self.world.workers:
             for worker in workers:
@@ -168,7 +168,7 @@ class _Play:
         return "; ".join(lines)
 
     def _held(self) -> str:
-        """What there still is of jobs, though all are over."""
+        """Say what there still is of jobs, though all are over; empty: nothing."""
         controller = self.world.controller.listening
         if controller is None:
             return "there is no controller"

@@ -1,6 +1,6 @@
-"""BMv2 beside the model: what each switch of a run was given is kept, and given to BMv2 when the run is over.
+"""BMv2 beside the model: all that each switch of a run was given is recorded, and played on BMv2 afterwards.
 
-The same writes, restarts and frames in the same order; what leaves is compared frame by frame.
+BMv2 gets the same writes, restarts and frames in the same order; what leaves is compared frame by frame.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from p4reduce.simulation.faults.world import World
 
 @dataclass(frozen=True)
 class Wrote:
-    """What the controller wrote."""
+    """A write by the controller."""
 
     insert: list[Entry]
     delete: list[Entry]
@@ -29,7 +29,7 @@ class Wrote:
 
 @dataclass(frozen=True)
 class Restarted:
-    """Without entries, with empty registers."""
+    """A restart, without entries and with empty registers."""
 
 
 @dataclass(frozen=True)
@@ -47,27 +47,27 @@ Step: TypeAlias = "Wrote | Restarted | Came"
 
 @dataclass
 class Recorder:
-    """All that a switch was given."""
+    """A recorder of all that a switch was given."""
 
     name: str
     ports: list[int]
     steps: list[Step] = field(default_factory=list)
 
     def write(self, insert: Sequence[Entry], delete: Sequence[Entry]) -> None:
-        """What the controller wrote."""
+        """Record what the controller wrote."""
         self.steps.append(Wrote(list(insert), list(delete)))
 
     def restart(self) -> None:
-        """Its entries have been taken away before."""
+        """Record a restart; its entries have been taken away before."""
         self.steps.append(Restarted())
 
     def process(self, port: int, frame: bytes, left: list[Out], echoes: list[int]) -> None:
-        """What the model did with a frame."""
+        """Record what the model did with a frame."""
         self.steps.append(Came(port, frame, left, list(echoes)))
 
 
 class Playback:
-    """Gives recordings to BMv2, which is started when the first one comes, in each process that has some."""
+    """A player of recordings on BMv2, which it starts for the first one, in each process that has some."""
 
     def __init__(self) -> None:
         self.recorders: list[Recorder] = []
@@ -75,12 +75,15 @@ class Playback:
         self._owner = 0
 
     def record(self, world: World, node: SwitchNode) -> None:
-        """For `World`: a switch of a run that begins."""
+        """Record a switch of a run that begins; this is a `World`'s `shadow`."""
         node.shadow = Recorder(node.name, sorted(node.out))
         self.recorders.append(node.shadow)
 
     def compare(self) -> str:
-        """Play what was recorded since the last time; the first difference in words, empty: there is none."""
+        """Play what was recorded since the last time.
+
+        Return the first difference in words; empty: there is none.
+        """
         recorders, self.recorders = self.recorders, []
         for recorder in recorders:
             if any(isinstance(step, Came) for step in recorder.steps):
@@ -126,9 +129,9 @@ class Playback:
 
 
 def _stretch(switch: Bmv2, name: str, steps: Sequence[Came]) -> str:
-    """Frames between which nothing was written.
+    """Play frames between which nothing was written; return the first difference; empty: there is none.
 
-    A port's frames leave in the order in which they were made, so that each is known to be of the frame that
+    A port's frames leave in the order in which they were made. So each is known to belong to the frame that
     came in: as many as the model made of that one, the next ones of the port.
     """
     if not steps:

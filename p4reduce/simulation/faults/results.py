@@ -1,4 +1,4 @@
-"""What must come out: of every aggregated operation when it is delivered, and of every collective."""
+"""Checks of results: of every aggregated operation when it is delivered, and of every collective."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = NDArray[Any]
 
 @dataclass
 class Contribution:
-    """What a rank put into an operation."""
+    """A rank's input of an operation."""
 
     sent: Array
     operation: Operation
@@ -29,9 +29,9 @@ class Contribution:
 
 @dataclass
 class Deliveries:
-    """The aggregated operations of one generation of a job, by number, with who put what into them.
+    """The aggregated operations of one generation of a job, by number, with what each rank put into them.
 
-    `racks`: which ranks are behind which leaf, when all are known.
+    `racks`: the ranks behind each leaf, once all are known.
     """
 
     world_size: int
@@ -41,12 +41,12 @@ class Deliveries:
     posted: dict[int, dict[int, Contribution]] = field(default_factory=dict)
 
     def post(self, rank: int, op_id: int, operation: Operation) -> None:
-        """A rank posts an operation; what it sends is looked at now, as the result may replace it."""
+        """Note an operation that a rank posts. What it sends is copied now, as the result may replace it."""
         if operation.switch_op != SwitchOp.PASS:
             self.posted.setdefault(op_id, {})[rank] = Contribution(_copied(operation), operation)
 
     def deliver(self, rank: int, op_id: int, who: str) -> None:
-        """An endpoint says that a result is there."""
+        """Check a result that an endpoint says is there."""
         contributions = self.posted.get(op_id)
         own = contributions.get(rank) if contributions else None
         if contributions is None or own is None:
@@ -82,7 +82,7 @@ class Deliveries:
             )
 
     def _scaled(self, inputs: list[Array], operation: Operation) -> Array:
-        """By the reference; what is special is left as it is."""
+        """Return the sum by the reference; leave special elements as they were received."""
         assert operation.receive is not None
         assert operation.special is not None
         half = operation.switch_op == SwitchOp.SUM_HALF
@@ -101,7 +101,7 @@ def _copied(operation: Operation) -> Array:
 
 
 def integers(sent: list[Array], operation: Operation) -> Array:
-    """What the switch makes of these, as the user gets it."""
+    """Return what the switch makes of these integers, as the user gets it."""
     if operation.switch_op == SwitchOp.MAX:
         pick: Any = np.minimum if operation.invert else np.maximum
         largest: Array = pick.reduce(sent)
@@ -124,9 +124,9 @@ class Expected:
     def check(
         self, who: str, members: tuple[int, ...], rank: int, module: str, out: Array, root: int | None = None
     ) -> None:
-        """A result is there, of `members` (as they joined), at the one that is `rank` among them now.
+        """Check a result of `members` (as they joined) at the one that is `rank` among them now.
 
-        `root`: who was it, as it joined.
+        `root`: the root's rank, as it joined.
         """
         try:
             self._check(members, rank, module, out, root)

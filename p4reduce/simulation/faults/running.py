@@ -1,4 +1,4 @@
-"""Many seeds: one after the other, or by an executor; what came of them, and how fast."""
+"""Many seeds, one after the other or by an executor, with their outcomes and their speed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Failure:
 
 @dataclass
 class Tally:
-    """What some seeds came to. `interrupted`: by Ctrl-C, before all of them were played."""
+    """The outcomes of some seeds. `interrupted`: by Ctrl-C, before all of them were played."""
 
     seeds: int = 0
     events: int = 0
@@ -42,7 +42,7 @@ class Tally:
     interrupted: bool = False
 
     def add(self, outcome: Outcome) -> None:
-        """One seed more."""
+        """Add one seed's outcome."""
         self.seeds += 1
         self.events += outcome.events
         self.packets += outcome.packets
@@ -56,7 +56,7 @@ class Tally:
             self.failures.append(Failure(outcome.schedule.seed, outcome.error))
 
     def merge(self, other: Tally) -> None:
-        """Those of another process."""
+        """Add the tally of another process."""
         for name in ("seeds", "events", "packets", "collectives", "renewals", "simulated_s"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.workers.update(other.workers)
@@ -65,7 +65,7 @@ class Tally:
         self.interrupted = self.interrupted or other.interrupted
 
     def as_json(self) -> dict[str, Any]:
-        """For a file."""
+        """Return the tally as a file has it."""
         return {
             "seeds": self.seeds,
             "interrupted": self.interrupted,
@@ -92,7 +92,7 @@ def run_many(
 ) -> Tally:
     """Play seeds until all are done, or time is up, or Ctrl-C; `say` hears of progress every second or so.
 
-    `executor`: any engine's; `play` and what it gives are pickled then. Without one, here.
+    `executor`: any engine's; `play` and what it returns are pickled then. Without one, seeds are played here.
     """
     tally, started, said = Tally(), time.monotonic(), time.monotonic()
     parts = map(play, _chunks(seeds)) if executor is None else _as_they_come(executor, play, _chunks(seeds))
@@ -113,7 +113,10 @@ def run_many(
 
 
 def _chunks(seeds: range) -> Iterator[range]:
-    """One by one, without len(): there may be more seeds than fit into memory, or into what len() can say."""
+    """Yield chunks of the seeds, one by one.
+
+    There may be more seeds than fit into memory, or than len() can say.
+    """
     for start in range(seeds.start, seeds.stop, CHUNK):
         yield range(start, min(start + CHUNK, seeds.stop))
 
@@ -121,7 +124,10 @@ def _chunks(seeds: range) -> Iterator[range]:
 def _as_they_come(
     executor: Executor, play: Callable[[range], Tally], chunks: Iterator[range]
 ) -> Iterator[Tally]:
-    """In the order in which they are done; what is not begun when nobody asks any more is taken back."""
+    """Yield tallies in the order in which they are done.
+
+    What has not begun when the caller asks for no more is cancelled.
+    """
     done: SimpleQueue[Future[Tally]] = SimpleQueue()
     under_way: set[Future[Tally]] = set()
 

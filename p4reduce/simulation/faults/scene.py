@@ -1,4 +1,4 @@
-"""What all parts of a run share: the schedule, the cluster, the clock, what went wrong, and what was said."""
+"""State that all parts of a run share: the schedule, the cluster, the clock, the mishaps, and the trace."""
 
 from __future__ import annotations
 
@@ -18,18 +18,22 @@ from p4reduce.simulation.watched import Knowledge
 
 
 class Receiver(Protocol):
-    """Who has queue pairs. `stopped_until_ns`: it looks at nothing before then (0: it does)."""
+    """An owner of queue pairs. `stopped_until_ns`: it looks at nothing before then (0: it does)."""
 
     host: HostConfig
     endpoint: AnyEndpoint | None
     stopped_until_ns: int
 
     def receive(self, frame: bytes) -> None:
-        """A frame for one of them."""
+        """Take a frame for one of its queue pairs."""
 
 
 class Observer(Protocol):
-    """Makes links and switches that say what passes them, and do what they do without it; hears the rest."""
+    """An observer of a run.
+
+    It makes links and switches that report what passes them, and otherwise do what they do without it; the
+    run tells it the rest.
+    """
 
     def wire(
         self,
@@ -40,23 +44,23 @@ class Observer(Protocol):
         delay_ns: int,
         gap_ns: int,
     ) -> Wire:
-        """A direction of a link."""
+        """Make a direction of a link."""
 
     def switch(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> GhostSwitch:
-        """A switch's data plane."""
+        """Make a switch's data plane."""
 
     def opened(self, receiver: Receiver, config: TransportConfig) -> None:
-        """A worker has brought up its queue pairs."""
+        """Note that a worker has brought up its queue pairs."""
 
     def happened(self, mishap: Mishap, where: tuple[str, ...]) -> None:
-        """At a host, a switch, both ends of a link, or nowhere among these."""
+        """Note a mishap, at a host, a switch, both ends of a link, or nowhere among these."""
 
     def note(self, what: str) -> None:
-        """A line of the trace."""
+        """Note a line of the trace."""
 
 
 class Scene:
-    """`happened`: which mishaps, and when. `observer`: of the run, where there is one."""
+    """State that a run's parts share. `happened`: the mishaps, each with its time. `observer`: if any."""
 
     def __init__(
         self, schedule: Schedule, *, tracing: bool = False, observer: Observer | None = None
@@ -74,11 +78,11 @@ class Scene:
 
     @property
     def is_heard(self) -> bool:
-        """Whether somebody wants notes."""
+        """True if somebody wants notes."""
         return self.tracing or self.observer is not None
 
     def happens(self, mishap: Mishap, *where: str) -> None:
-        """Something breaks: at a host, a switch, both ends of a link, or nowhere among these."""
+        """Note a mishap, at a host, a switch, both ends of a link, or nowhere among these."""
         self.happened.append((self.clock.now_ns, mishap))
         if self.observer is not None:
             self.observer.happened(mishap, where)
@@ -86,14 +90,14 @@ class Scene:
         self.note(f"fault: {mishap.kind} {what}")
 
     def latency(self, name: str, least_ns: int, most_ns: int) -> int:
-        """A delay of the schedule, or one that follows from its seed and the name."""
+        """Return a delay of the schedule, or one that follows from its seed and the name."""
         known = self.schedule.latencies.get(name)
         if known is not None:
             return known
         return least_ns + zlib.crc32(f"{self.schedule.seed}/{name}".encode()) % (most_ns - least_ns + 1)
 
     def note(self, what: str) -> None:
-        """A line of the trace, where one is wanted."""
+        """Note a line of the trace, if one is wanted."""
         if self.tracing:
             self.lines.append(f"{self.clock.now_ns / NS:12.6f}  {what}")
         if self.observer is not None:

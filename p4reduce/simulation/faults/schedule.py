@@ -1,4 +1,4 @@
-"""What a run is: a cluster, its jobs, and what goes wrong when; as data that JSON can hold.
+"""The schedule of a run: a cluster, its jobs, and what goes wrong when; as data that JSON can hold.
 
 Packet faults come either from rates, which the seed turns into faults of single frames, or are a list of
 such: frame number `frame` (from 0) in a direction of a link. A run notes those that struck, so that a list
@@ -66,11 +66,11 @@ Rank = Annotated[int, Field(ge=0, le=MAX_RANKS - 1)]
 
 
 class ScheduleError(ValueError):
-    """A file is no schedule; the message says why."""
+    """A file is not a schedule; the message says why."""
 
 
 def _among(known: Iterable[str]) -> AfterValidator:
-    """One of these."""
+    """Make a validator that takes one of these words."""
     words = tuple(known)
 
     def check(value: str) -> str:
@@ -83,7 +83,7 @@ def _among(known: Iterable[str]) -> AfterValidator:
 
 @dataclass(frozen=True)
 class Rates:
-    """How often a link does what to a frame; `late_ns` and `stale_ns`: how far behind it may come then."""
+    """Probabilities of a link's packet faults. `late_ns`, `stale_ns`: how late a frame may come then."""
 
     loss: Chance = 0.0
     duplicate: Chance = 0.0
@@ -96,7 +96,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Strike:
-    """What happened to one frame: "loss", "duplicate", "reorder", "corrupt" or "stale" (a late copy)."""
+    """A fault of one frame: "loss", "duplicate", "reorder", "corrupt" or "stale" (a late copy)."""
 
     link: str
     frame: Count
@@ -107,8 +107,10 @@ class Strike:
 
 @dataclass(frozen=True)
 class Mishap:
-    """Something breaks `at_ns` after job `since` began to run (0: after the beginning), and works again
-    `lasts_ns` later (0: never, or it takes no time).
+    """A fault of a worker, a link, a switch or the controller.
+
+    It breaks `at_ns` after job `since` began to run (0: after the beginning), and works again `lasts_ns`
+    later (0: never, or it takes no time).
 
     worker-kill, worker-pause (`job`, `rank`); worker-suspend (as a hypervisor does it: its clock stands still
     meanwhile); clock-jump (a worker's clock goes on by `lasts_ns` at once); machine-kill (all planes' workers
@@ -117,7 +119,7 @@ class Mishap:
     controller-restart; controller-pause (SIGSTOP and SIGCONT); database-lost (the controller is killed, and
     started on a new one); session-cut (a worker's session breaks, and it cannot come back); disk-full (no
     write to the controller's database goes through); database-backup (takes no time); database-restored (as
-    database-lost, with the last backup; its own where there is none); controller-second (another one runs on
+    database-lost, with the last backup; its own if there is none); controller-second (another one runs on
     a copy of the database, and takes what switches the first one loses).
     """
 
@@ -132,9 +134,9 @@ class Mishap:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """One collective, as `p4reduce.simulation.cases.Case` with names, `think_ns` after the one before.
+    """One collective, begun `think_ns` after the one before: a `p4reduce.simulation.cases.Case` by names.
 
-    `strict`: only through switches. In a gang, `cancelled`: by all its users, before its turn.
+    `strict`: only through switches. `cancelled`, in a gang: by all its users, before its turn.
     """
 
     module: Annotated[str, _among(("in_network", "ring"))]
@@ -154,16 +156,16 @@ class Work:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody has anything to send in it."""
+        """True if nobody has anything to send in it."""
         return not self.elements and self.name != "barrier"
 
     @property
     def travels(self) -> bool:
-        """Other machines take part in it; else they do not notice if one does without it."""
+        """True if other machines take part in it; else they do not notice if one does without it."""
         return not self.is_empty or self.strict
 
     def case(self) -> Case:
-        """What it does, and what must come out."""
+        """Return its case, with what it does and what must come out."""
         return Case(
             self.module,
             self.name,
@@ -185,10 +187,10 @@ class JobPlan:
     `qpns`: each rank's first QP number, its QP_in's is the next. `adapters`: ranks with NICs that want RNR
     NAKs; `rnr`: agents that do. `starts_ns` and by rank `late_ns`: when a worker joins; `after`: and not
     before that job is over (0: none), whose QP numbers it may have. `backup`: the workers have another
-    network. `first_message`: what messages of its first generation count from. `gang`: jobs with the same
-    number are the planes of one, in their order (0: no plane), with the same machines as hosts. `cancels`:
-    which rank cancels which call, that others do not. `path_mtus`: by rank, what its interface carries;
-    then the controller chooses. `window` and `packets`: 0 lets it choose, too.
+    network. `first_message`: the number that messages of its first generation count from. `gang`: jobs with
+    the same number are the planes of one, in their order (0: no plane), with the same machines as hosts.
+    `cancels`: pairs of a rank and a call that it cancels, and others do not. `path_mtus`: by rank, what its
+    interface carries; then the controller chooses. `window` and `packets`: 0 lets it choose, too.
     """
 
     hosts: Annotated[list[Count], Field(min_length=1, max_length=MAX_RANKS)]
@@ -214,11 +216,11 @@ class JobPlan:
     path_mtus: list[Count] = field(default_factory=list)
 
     def path_mtu_of(self, rank: int) -> int:
-        """Return how far that rank's interface goes."""
+        """Return the path MTU of that rank's interface."""
         return self.path_mtus[rank] if self.path_mtus else self.path_mtu
 
     def spec(self, name: str, gang: Gang | None = None) -> JobSpec:
-        """What the controller is asked for."""
+        """Return what the controller is asked for."""
         return JobSpec(
             name=name,
             world_size=len(self.hosts),
@@ -232,14 +234,14 @@ class JobPlan:
         )
 
     def calls(self, rank: int, call: int) -> Work | None:
-        """Return what a rank's user makes of a call in the end; None: it cancels that one."""
+        """Return the call that a rank's user makes in the end; None: it cancels that one."""
         work = self.work[call]
         return None if work.cancelled or [rank, call] in self.cancels else work
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """All of it. `hosts`: how many there are behind each leaf; no spines: one rack, one switch.
+    """A whole run, as data. `hosts`: how many there are behind each leaf; no spines: one rack, one switch.
 
     `about`: what there is to see in it. `slots` on each switch (0: as many as there are); from `calm_ns` on,
     links do nothing to frames any more. `renumber`: after how many messages a job in the network has a new
@@ -267,7 +269,7 @@ class Schedule:
     __pydantic_config__ = ConfigDict(extra="forbid")
 
     def to_json(self) -> str:
-        """The whole schedule, one fault a line."""
+        """Return the whole schedule as JSON, one fault a line."""
         lines = []
         for name, value in {"p4reduce_schedule": 1, **dataclasses.asdict(self)}.items():
             if isinstance(value, list) and value and isinstance(value[0], dict):
@@ -279,7 +281,7 @@ class Schedule:
 
     @classmethod
     def from_json(cls, text: str) -> Schedule:
-        """What `to_json` wrote; ScheduleError."""
+        """Read what `to_json` wrote. Raise ScheduleError if it is something else."""
         try:
             document = json.loads(text)
         except (ValueError, RecursionError) as error:  # also of numbers that are too long, and brackets
@@ -294,7 +296,7 @@ class Schedule:
         return schedule
 
     def config(self) -> Config:
-        """What the controller is told of the cluster; ConfigError."""
+        """Return what the controller is told of the cluster. Raise ConfigError if it is not possible."""
         config = fabric_config(self.spines, self.hosts, Spread(self.spread))
         timing: dict[str, Any] = {
             "heartbeat_interval_s": 0.5,
@@ -309,12 +311,12 @@ class Schedule:
         return dataclasses.replace(config, path_mtu=4096, **timing)
 
     def planes(self, n: int) -> list[int]:
-        """The jobs, counted from 0, that are planes of one gang with job `n`; else only that."""
+        """Return the jobs, counted from 0, that are planes of one gang with job `n`; else only that one."""
         gang = self.jobs[n].gang
         return [k for k, job in enumerate(self.jobs) if job.gang == gang] if gang else [n]
 
     def differs_at(self, n: int) -> int | None:
-        """The first call that workers of job `n`'s gang make in different ways; None: they never do."""
+        """Return the first call that workers of job `n`'s gang make differently; None: there is none."""
         planes = [self.jobs[plane] for plane in self.planes(n)]
         lengths = {len(job.work) for job in planes}
         for call in range(min(lengths)):
@@ -326,17 +328,17 @@ class Schedule:
         return min(lengths) if len(lengths) > 1 else None
 
     def gang_of(self, n: int) -> Gang | None:
-        """What job `n` is a plane of."""
+        """Return the gang that job `n` is a plane of, with its plane; None: it is none."""
         gang, planes = self.jobs[n].gang, self.planes(n)
         return Gang(f"gang{gang}", planes.index(n), len(planes)) if gang else None
 
     def name_of(self, n: int) -> str:
-        """Of job `n`."""
+        """Return the name of job `n`."""
         gang = self.gang_of(n)
         return f"job{n + 1}" if gang is None else gang.job_of(gang.plane)
 
     def check(self) -> None:
-        """What no field alone can tell; ScheduleError."""
+        """Check what no field alone can tell. Raise ScheduleError if something is wrong."""
         try:
             self._check_cluster()
             config = self.config()
@@ -402,7 +404,7 @@ class Schedule:
             _require(mishap.since <= jobs, f"{where}.since", mishap.since, f"{jobs} at most")
 
     def in_words(self) -> str:
-        """For people: a line for each job and each fault."""
+        """Return it in words: a line for each job and each fault."""
         where = f"{self.spines} spines, " if self.spines else ""
         lines = [f"  {where}hosts {'+'.join(map(str, self.hosts))}"]
         for number, job in enumerate(self.jobs, 1):
@@ -429,12 +431,12 @@ class Schedule:
 
     @property
     def faults(self) -> int:
-        """How many things go wrong, as far as they are listed."""
+        """The number of things that go wrong, as far as they are listed."""
         return len(self.mishaps) + len(self.strikes or ())
 
 
 def directions(config: Config) -> list[str]:
-    """The links of a cluster, each in both directions."""
+    """Return the links of a cluster, each in both directions."""
     ends = [(host.name, host.switch) for host in config.hosts] + [(link.a, link.b) for link in config.links]
     return [name for a, b in ends for name in (f"{a}>{b}", f"{b}>{a}")]
 
@@ -455,7 +457,7 @@ def _require(holds: object, where: str, value: object, wanted: str) -> None:
 
 
 def _complaint(found: ErrorDetails) -> str:
-    """A field, its value and what would do."""
+    """Return a complaint in words: a field, its value and what would do."""
     kind, *inside = found["type"], *found["loc"]
     where = ""
     for key in inside:
@@ -472,7 +474,7 @@ def _complaint(found: ErrorDetails) -> str:
 
 
 def _shown(value: object) -> str:
-    """As the file has it, unless that is long."""
+    """Return a value as the file has it, or only its size if that is long."""
     if isinstance(value, list | dict):
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value)}"
     text = json.dumps(value)

@@ -1,4 +1,4 @@
-"""A failing schedule to a short one that fails alike: delta debugging over faults, then over the work.
+"""Shrinking of a failing schedule to a short one that fails alike: delta debugging.
 
 The faults of packets that struck are taken as a list. Half of all faults is left out, then quarters, and so
 on (Zeller's ddmin); then jobs, collectives, elements, workers; then faults again, as fewer may do now.
@@ -29,13 +29,13 @@ _NAMES = re.compile(r"0x[0-9a-f]+|\b[a-z]\d+(-\d+)?\b|[-+]?\d+(\.\d+)?|\(.*?\)|\
 
 
 def kind_of(error: str) -> str:
-    """What broke, without the numbers in it; empty where nothing did."""
+    """Return what broke, without the numbers in it; empty if nothing did."""
     return " ".join(_NAMES.sub("#", error).split())[:60]
 
 
 @dataclass
 class Shrunk:
-    """The shortest found, what came of it, and after how many runs."""
+    """The shortest schedule found, its outcome, and the number of runs that it took."""
 
     schedule: Schedule
     outcome: Outcome
@@ -43,7 +43,7 @@ class Shrunk:
 
 
 class Shrinker:
-    """Tries no longer than `seconds`."""
+    """A shrinker, which tries for no longer than `seconds`."""
 
     def __init__(self, outcome: Outcome, play: Play, *, seconds: float = 60.0) -> None:
         self.play = play
@@ -53,7 +53,7 @@ class Shrinker:
         self._until = time.monotonic() + seconds
 
     def shrink(self) -> Shrunk:
-        """All that helps, until nothing does."""
+        """Try all that may help, until nothing does."""
         self._work()  # while links go on as they did
         before = self.best
         if before.schedule.strikes is None:
@@ -76,7 +76,7 @@ class Shrinker:
         return schedule.faults, work, sum(len(job.hosts) for job in schedule.jobs)
 
     def _try(self, schedule: Schedule) -> bool:
-        """Whether it fails alike; then it is the best."""
+        """Play a schedule; return whether it fails alike. If so, it is the best so far."""
         if time.monotonic() > self._until:
             return False
         try:
@@ -91,7 +91,7 @@ class Shrinker:
         return True
 
     def _faults(self) -> None:
-        """One list of mishaps and strikes, and the fewest of them that do."""
+        """Find the fewest mishaps and strikes, taken as one list, with which it fails."""
         schedule = self.best.schedule
         faults: list[Mishap | Strike] = [*schedule.mishaps, *(schedule.strikes or [])]
 
@@ -114,7 +114,7 @@ class Shrinker:
             again = any(self._try(smaller) for smaller in _smaller(self.best.schedule))
 
     def _short(self) -> None:
-        """Faults that last for less, at round times."""
+        """Try faults that last for less, at round times."""
         for n, mishap in enumerate(self.best.schedule.mishaps):
             for lasts in (0, 1_000_000, 100_000_000):
                 if lasts < mishap.lasts_ns:
@@ -125,7 +125,7 @@ class Shrinker:
 
 
 def fewest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
-    """A part of `items` that fails, of which nothing may be left out (one at a time); ddmin."""
+    """Return a part of `items` that fails, of which no single item may be left out (ddmin)."""
     items, parts = list(items), 2
     if items and fails([]):
         return []
@@ -145,7 +145,7 @@ def fewest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> list[T]:
 
 
 def _smaller(schedule: Schedule) -> Iterator[Schedule]:
-    """Schedules with a little less to do."""
+    """Yield schedules with a little less to do."""
     jobs = schedule.jobs
     for n in range(len(jobs) - 1, -1, -1):
         if len(jobs) > 1:
@@ -166,7 +166,7 @@ def _smaller(schedule: Schedule) -> Iterator[Schedule]:
 
 
 def _what_is_left(schedule: Schedule) -> Schedule:
-    """Without faults of hosts, switches and links that are gone."""
+    """Return the schedule without faults of hosts, switches and links that are gone."""
     config = schedule.config()
     links = directions(config)
     there = {"", *(switch.name for switch in config.switches), *(link.replace(">", ":") for link in links)}
@@ -212,7 +212,10 @@ def _smaller_job(job: JobPlan) -> Iterator[JobPlan]:
 
 
 def _without_job(schedule: Schedule, n: int) -> Schedule:
-    """Numbers of jobs behind it change, also where faults and other jobs name them."""
+    """Return the schedule without a job.
+
+    Numbers of jobs behind it change, also where faults and other jobs name them.
+    """
 
     def moved(number: int) -> int:
         return number - 1 if number > n + 1 else number

@@ -1,4 +1,4 @@
-"""What a run is held against: the model alone, or the compiled program as well, frame by frame."""
+"""Targets that a run is held against: the model alone, or the compiled program as well, frame by frame."""
 
 from __future__ import annotations
 
@@ -24,36 +24,42 @@ _ONE_AT_A_TIME = threading.Lock()  # a run hears what the whole process logs
 
 
 class TargetError(Exception):
-    """A target cannot be had here, or it does not answer; what to do about it."""
+    """A target cannot be had here, or does not answer; the message says what to do about it."""
 
 
 @cache
 def _freeze() -> None:
-    """Once: what is frozen is never collected. (To ask whether something is, Python counts it all.)"""
+    """Freeze all objects, once: they are never collected.
+
+    Asking Python whether something is frozen would count all that is.
+    """
     gc.freeze()
 
 
 @dataclass
 class Targeted:
-    """Plays schedules; `shadow` gives a switch of the simulation its counterpart, `afterwards` says what a
-    counterpart that is asked after the run did otherwise (empty: nothing).
+    """A player of schedules.
+
+    `shadow` gives a switch of the simulation its counterpart. `afterwards` says what a counterpart that is
+    asked after the run did otherwise (empty: nothing).
     """
 
     shadow: Callable[[World, SwitchNode], None] | None = None
     afterwards: Callable[[], str] | None = None
 
     def one(self, schedule: Schedule, *, tracing: bool = False, observer: Observer | None = None) -> Outcome:
-        """One run."""
+        """Play one run."""
         outcome = run(schedule, tracing=tracing, shadow=self.shadow, observer=observer)
         if self.afterwards is not None:
             outcome.error = self.afterwards() or outcome.error
         return outcome
 
     def many(self, seeds: Iterable[int]) -> Tally:
-        """Several, or those before Ctrl-C.
+        """Play several seeds, or those before Ctrl-C.
 
-        Runs leave much behind that hangs together: what is collected when is chosen for that. No run lives
-        for long, so that those that are over go with what is young, and all there is need not be looked at.
+        Runs leave much garbage in cycles, for which the collector's thresholds are chosen. No run lives for
+        long, so runs that are over are collected with young objects, and the many old ones need not be looked
+        at.
         """
         _freeze()
         gc.set_threshold(50_000, 20, 1_000)
@@ -68,7 +74,7 @@ class Targeted:
 
 @contextmanager
 def players(target: str) -> Iterator[Targeted]:
-    """For a name among `TARGETS`; TargetError where that one cannot be had."""
+    """Yield a player for a name among `TARGETS`. Raise TargetError if that one cannot be had."""
     if target == "model":
         yield Targeted()
     elif target == "embedded":
@@ -90,6 +96,6 @@ def players(target: str) -> Iterator[Targeted]:
 
 
 def play_seeds(target: str, seeds: Iterable[int]) -> Tally:
-    """Against a target of its own: what an executor is given, wherever it runs that."""
+    """Play seeds against a target of its own; an executor is given this, wherever it runs that."""
     with _ONE_AT_A_TIME, players(target) as play:
         return play.many(seeds)

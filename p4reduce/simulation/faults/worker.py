@@ -53,7 +53,7 @@ class RefusedError(Exception):
 
 
 class Worker(Agent):
-    """One rank."""
+    """One rank of a job."""
 
     def __init__(self, scene: Scene, network: Network, controller: Lives, job: JobRun, rank: int) -> None:
         super().__init__()
@@ -105,13 +105,13 @@ class Worker(Agent):
 
     @property
     def now_ns(self) -> int:  # type: ignore[override]
-        """What it has for a clock."""
+        """The time by its own clock."""
         return self.clock.now_ns - self.behind_ns
 
     # The process: born, stopped, killed.
 
     def start(self) -> None:
-        """Join, and again where the controller cannot be reached."""
+        """Join; the session tries again while the controller cannot be reached. Give up after 20 s."""
         if self.state == "new":
             self.clock.after(JOIN_TIMEOUT_NS, self._give_up_joining)
             self._join()
@@ -123,7 +123,7 @@ class Worker(Agent):
             self._finish("ended", reason)
 
     def kill(self) -> None:
-        """SIGKILL: the kernel closes its connection with the controller."""
+        """Kill it (SIGKILL): the kernel closes its connection with the controller."""
         if self.over:
             return
         self.scene.note(f"{self} is killed")
@@ -138,7 +138,7 @@ class Worker(Agent):
             self._tell_mates(died, gang.plane)
 
     def stop(self, until_ns: int) -> None:
-        """SIGSTOP, and SIGCONT then."""
+        """Stop it (SIGSTOP), and let it go on then (SIGCONT)."""
         if self.over or self.stopped_until_ns:
             return
         self.scene.note(f"{self} is stopped")
@@ -169,7 +169,7 @@ class Worker(Agent):
         self.flush()
 
     def _is_stopped(self, kind: str, *what: Any) -> bool:
-        """Whether it cannot act now; it will when it goes on."""
+        """Return whether it cannot act now; it will when it goes on."""
         if not self.stopped_until_ns:
             return False
         if kind != "receive" or sum(k == "receive" for k, _ in self._backlog) < BACKLOG:
@@ -177,7 +177,7 @@ class Worker(Agent):
         return True
 
     def _close(self) -> None:
-        """Its queue pairs are gone."""
+        """Drop its queue pairs."""
         self._steps = self._waiting = None
         if self.endpoint is not None:
             self.job.closes(self)
@@ -186,7 +186,7 @@ class Worker(Agent):
             self.endpoint = None
 
     def free(self) -> None:
-        """The run is over."""
+        """Let go of the endpoint: the run is over."""
         if self.endpoint is not None:
             self.endpoint.close()
             self.endpoint = None
@@ -208,7 +208,7 @@ class Worker(Agent):
             self.clock.after(delay, mate.machine_failed, reason, dead, differs)
 
     def machine_failed(self, reason: str, dead: int | None, differs: bool) -> None:
-        """Another worker of this machine died or differs, or its plane ended: so does this one."""
+        """Give up: another worker of this machine died or differs, or its plane ended."""
         if self.state in ("new", "joining", "ready"):  # its machine meets when it has joined
             self._heard_early = reason, dead, differs
             return
@@ -221,7 +221,7 @@ class Worker(Agent):
             self._give_up(Abort(reason, plane=dead))
 
     def differ(self, reason: str) -> None:
-        """Workers of this machine have called different collectives."""
+        """Give up: workers of this machine have called different collectives."""
         if self.has_given_up:
             return
         self.scene.note(f"{self} differs: {reason}")
@@ -248,12 +248,12 @@ class Worker(Agent):
             self.machine.look()
 
     def cancels(self, collective: int) -> bool:
-        """Whether its user cancels that call before its turn."""
+        """Return whether its user cancels that call before its turn."""
         return self.job.plan.calls(self.joined_as, collective) is None
 
     @property
     def plan_size(self) -> int:
-        """How many workers its job began with."""
+        """The number of workers that its job began with."""
         return self.job.plan_size
 
     @property
@@ -262,18 +262,18 @@ class Worker(Agent):
         return self.job.plan.work[self.collective]
 
     def gathered(self, collective: int) -> None:
-        """The machine has the results of all planes."""
+        """Check the results of all planes, which the machine has."""
         if self.work.is_empty:
             return  # its planes need not be up
         self.job.check_planes(self, [mate.job for mate in self.mates], collective)
 
     def nothing(self) -> Any:
-        """The result of a call of no elements, which its planes do not see."""
+        """Return the result of a call of no elements, which its planes do not see."""
         assert self.ready is not None
         return self.collective, self.ready.generation, self.work.case().output(self.in_job.view.world_size)
 
     def call_is_over(self, result: Any, refused: str | None) -> None:
-        """The gang's call is over; whether it was done is the same on all GPUs."""
+        """Note that the gang's call is over; whether it was done is the same on all GPUs."""
         self.job.outcome(self, self.collective, "cancelled" if result is refused is None else refused or "")
         self.collective += 1
         self.wake_mates()
@@ -285,7 +285,7 @@ class Worker(Agent):
         self._return()
 
     def _begin_anew(self) -> None:
-        """The collective that runs, or whose result of this plane is held, comes to nothing."""
+        """Drop the collective that runs, or whose result of this plane is held: it is begun anew."""
         assert self.machine is not None
         self.scene.note(f"{self} begins collective {self.collective} anew")
         whole, self._whole = self._whole, None
@@ -300,7 +300,7 @@ class Worker(Agent):
     # The session with the controller.
 
     def request(self) -> Join:
-        """With the queue pairs that it has now."""
+        """Return a join request, with the queue pairs that it has now."""
         plan = self.job.plan
         mac, ip = BackupNetwork.interface_of(self.host)
         return Join(
@@ -339,7 +339,7 @@ class Worker(Agent):
             controller.connect(conversation, first)
 
     def hung_up(self, conversation: Conversation, hung_up: HungUp) -> None:
-        """The session has ended."""
+        """Note that the session has ended."""
         if self.over or conversation is not self.conversation:
             return
         if self._is_stopped("hung_up", conversation, hung_up):
@@ -357,7 +357,7 @@ class Worker(Agent):
 
     @property
     def rank(self) -> int:
-        """In its generation."""
+        """The rank in its generation."""
         return self.session.rank
 
     @property
@@ -367,11 +367,11 @@ class Worker(Agent):
 
     @property
     def is_leaving(self) -> bool:
-        """It has nothing more to send."""
+        """True if it has nothing more to send."""
         return self.session.is_leaving
 
     def cut_session(self, until_ns: int) -> None:
-        """Nothing gets from it to the controller or back, until then."""
+        """Cut it off from the controller until then: nothing gets there or back."""
         self.cut_until_ns = until_ns
         conversation = self.conversation
         if conversation is not None and conversation.open and not self.over:
@@ -379,7 +379,7 @@ class Worker(Agent):
             self.hung_up(conversation, HungUp("the connection broke"))
 
     def told(self, conversation: Conversation, event: FromController) -> None:
-        """The controller says something."""
+        """Hear something from the controller."""
         if self.over or conversation is not self.conversation:
             return
         if self._is_stopped("told", conversation, event):
@@ -424,7 +424,7 @@ class Worker(Agent):
         self.network.open(self, self.job, config, ready)
 
     def _begin(self) -> None:
-        """All are up for the first time."""
+        """Begin to run: all are up for the first time."""
         if self.state == "ready":
             self.state = "running"
             self.job.runs()
@@ -436,11 +436,11 @@ class Worker(Agent):
 
     @property
     def mode(self) -> Mode:
-        """Of the next collective."""
+        """The mode of the next collective."""
         return Mode.RING if self.member is None else self.member.mode
 
     def _carry_out(self, action: Action | OnJob) -> None:
-        """What takes time takes some here, too."""
+        """Do what either machine wants; what takes time takes some here, too."""
         later = self.clock.after
         match action:
             case Open(first):
@@ -498,7 +498,7 @@ class Worker(Agent):
             self._act_on_job()
 
     def _require_held(self, renewal: int) -> None:
-        """What was planned cuts nothing."""
+        """Require that a planned renewal cuts nothing."""
         controller = self.controller.current
         if controller is None or self._whole is None:
             return
@@ -526,7 +526,7 @@ class Worker(Agent):
         self._act_on_job()
 
     def _begin_repair(self, wanted: Repair) -> None:
-        """All are up: those who lack a result that somebody has get it."""
+        """Begin a repair: all are up, and those who lack a result that somebody has get it."""
         view = wanted.view
         call = Call(rank=view.rank, world_size=view.world_size, collective=wanted.collective, ring=view.ring)
         self._repair = wanted
@@ -539,7 +539,7 @@ class Worker(Agent):
         return self._completed >= self._last_op
 
     def _perhaps_settled(self) -> None:
-        """Whether nothing is in flight."""
+        """Say that a move is settled, if nothing is in flight."""
         if self._settling is not None and self._is_acknowledged():
             move, self._settling = self._settling, None
             self.in_job.settled(move)
@@ -616,7 +616,7 @@ class Worker(Agent):
         return Attempt(self._array if in_place else None, call, case.steps(call, self._array, self._out))
 
     def _root(self, root: int, view: View) -> int:
-        """The root's rank now: as its gang has found it, or as `Execution` finds it."""
+        """Return the root's rank now: as its gang has found it, or as `Execution` finds it."""
         if self.machine is not None:
             place: int | None = self.machine.root
         else:
@@ -628,7 +628,7 @@ class Worker(Agent):
         return place
 
     def _mode_now(self) -> Mode:
-        """What a collective of this generation runs in that begins now."""
+        """Return the mode in which a collective of this generation runs that begins now."""
         assert self.ready is not None
         numbered = 0 if self.endpoint is None else self.endpoint.position().numbered
         self.session.counted = Heartbeat(generation=self.ready.generation, messages=numbered)
@@ -725,14 +725,14 @@ class Worker(Agent):
     # Frames.
 
     def receive(self, frame: bytes) -> None:
-        """From the wire."""
+        """Take a frame from the wire."""
         if self.endpoint is None or self._is_stopped("receive", frame):
             return
         self.endpoint.receive(frame, self.clock.now_ns)
         self.flush()
 
     def flush(self) -> None:
-        """Send what the endpoint has to send; go on where what was waited for is there."""
+        """Send what the endpoint has to send; go on if what was waited for is there."""
         endpoint = self.endpoint
         if endpoint is None or self.stopped_until_ns:
             return
@@ -779,7 +779,7 @@ class Worker(Agent):
         self.flush()
 
     def _failed(self, why: str) -> None:
-        """The endpoint gave up: the job ends for everybody."""
+        """Say that the endpoint gave up: the job ends for everybody."""
         self.scene.note(f"{self} fails: {why}")
         reason = f"rank {self.rank}: {why}"
         self.job.failures.append(f"{self}: {why}")

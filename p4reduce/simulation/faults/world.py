@@ -1,4 +1,4 @@
-"""All that there is in a run: switches, links, the controller's lives, jobs and their workers."""
+"""A world, which has all of a run: switches, links, the controller's lives, jobs and their workers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from p4reduce.simulation.faults.worker import Worker
 
 
 class World:
-    """`shadow`: makes something that is to come to the same as each switch. `playing` makes things happen."""
+    """A world. `shadow`: makes the counterpart of each switch, which has to come to the same.
+
+    `playing` makes things happen in it.
+    """
 
     def __init__(
         self,
@@ -64,16 +67,16 @@ class World:
                 shadow(self, node)
 
     def job_of(self, number: int) -> int:
-        """The place of the one that a mishap names: they count from 1, and round."""
+        """Return the place of the job that a mishap names: numbers count from 1, and round."""
         return (number - 1) % len(self.jobs)
 
     def machine(self, worker: Worker) -> list[Worker]:
-        """The workers of all planes on its machine; without a gang, only itself."""
+        """Return the workers of all planes on its machine; without a gang, only itself."""
         planes = self.schedule.planes(worker.job.number - 1)
         return [self.workers[plane][worker.joined_as] for plane in planes]
 
     def kill(self, worker: Worker) -> None:
-        """SIGKILL, where it lives."""
+        """Kill a worker (SIGKILL), if it lives."""
         if not worker.over:
             self.deaths.append(Death.of(worker, self.nodes[worker.host.switch].plane))
             worker.kill()
