@@ -7,20 +7,22 @@ decide: where the switch stands, what the packet brings, what its slot holds, an
 about that. Each has a column and an enum below. Every case has exactly one row, so their order means nothing.
 docs/protocol.md ("Slot rules") has the same rows under the same names, and says why they are safe.
 
-The numbers are those of the five rules that all of it comes from. A switch adds every contributor once (1, 2)
-and tells everybody when all are there. Who sends again has had no answer: the switch answers from what it
-stored (4), or says who is late (3). What is older than its slot is needed by nobody any more (5).
+The numbers in rows' names are those of the five rules that all of it comes from. A switch adds every
+contributor once (1, 2) and tells everybody when all are there. A contributor that sends again has had no
+answer: the switch answers from what it stored (4), or says who is late (3). Nobody needs a packet any more
+that is older than its slot (5).
 
-The contributors of a rack are its workers, and of a spine the job's leaves. A leaf does both halves of it: it
-collects its workers as a rack does, sends up what they come to, and gives them the sum when it comes down.
+The contributors of a rack are its workers, and those of a spine the job's leaves. A leaf does both halves of
+it: it collects its workers as a rack does, sends up what they come to, and gives them the sum when it comes
+down.
 
-Index 0 begins with a header, from which differences between contributors are known: a shape that differs is
-no reason to drop it there. What `SwitchModel.compare` finds is counted beside what the row counts, and marks
-the sum.
+Index 0 begins with a header, which shows differences between contributors: a shape that differs is no reason
+to drop the packet there. If `SwitchModel.compare` finds a difference, it is counted beside what the row
+counts, and marks the sum.
 
-A slot's registers keep what older messages put there, of other jobs even. Its tag and its shape say which of
-them this message has written, and no others are read: every slot knows that by itself, as the first packet's
-slot, where a mismatch is known, may be a newer message's by now.
+A slot's registers keep what older messages, even of other jobs, put there. Its tag and its shape say which of
+them this message has written, and no others are read. Every slot knows that by itself: the first packet's
+slot, which knows of a mismatch, may be a newer message's by now.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ class WatchedSwitch(EntrySwitch):
     """A switch that checks three invariants.
 
     No slot is claimed for a newer message while a rank lacks the one that it holds, or for another job while
-    its job runs. On a spine, whose sums leaves can always ask for again, that job counts while it has the
-    slot's entries. Every sum of all racks of a fragment is the same, wherever it is made or stored. An RNR
-    NAK acknowledges nothing that the receiver has not received.
+    its own job runs; on a spine, to which leaves can always send their sums once more, while its own job
+    still has entries for it. Every sum of all racks of a fragment is the same, wherever it is made or stored.
+    An RNR NAK acknowledges nothing that the receiver has not received.
     """
 
     def __init__(self, name: str, world: Knowledge, sums: dict[tuple[int, int, int], bytes]) -> None:

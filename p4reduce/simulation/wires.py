@@ -17,7 +17,7 @@ _PACKET_OUTGOING = 4
 
 
 class SilentSwitchError(Exception):
-    """A switch did not forward what it forwards always."""
+    """A switch did not forward a fence, which it always forwards."""
 
 
 class Wire:

@@ -97,7 +97,7 @@ class GangExplorer(Search[State]):
     # Who is who
 
     def facts(self, state: State, worker: int) -> MateFacts:
-        """Return what is known of a worker, as it is or was."""
+        """Return a worker's facts; of a dead one, those that it had last."""
         return self.parts[worker].facts[state.workers[worker]]
 
     def plane(self, gpu: int, machines: Numbers) -> Numbers:

@@ -82,7 +82,7 @@ class _Seen:
 
 
 def ready_of(scope: GangScope, machine: int, machines: int, generation: int) -> Ready:
-    """Return what a plane's worker of that rank is told."""
+    """Return the Ready that a plane's worker of that rank is told."""
     where = address_of(machine)
     return Ready(
         job_id=1,

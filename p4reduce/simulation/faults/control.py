@@ -237,7 +237,7 @@ class ControllerProcess(Life):
         conversation.hang_up(HungUp("the session is over"))
 
     def stop(self, until_ns: int) -> None:
-        """Stop it (SIGSTOP), and let it go on then (SIGCONT).
+        """Stop it (SIGSTOP), and let it go on (SIGCONT) at `until_ns`.
 
         Its kernel takes connections, and what is said, all the time.
         """

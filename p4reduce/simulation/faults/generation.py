@@ -74,7 +74,7 @@ class Generation:
     def stopped_ns(self, rank: int) -> int | None:
         """Return the time since which a rank sends nothing; None: it may.
 
-        It is long ago for a rank that never was.
+        A rank that never connected stopped long ago.
         """
         if rank not in self._workers:
             return _LONG_AGO_NS

@@ -44,7 +44,7 @@ class Lives:
             self.current = ControllerProcess(self.scene, self.nodes, self.store)
 
     def kill(self, until_ns: int) -> None:
-        """Kill the controller (SIGKILL), and start it then."""
+        """Kill the controller (SIGKILL), and start it again at `until_ns`."""
         if self.current is not None:
             self.current.kill()
             self._past.append(self.current)
@@ -52,7 +52,7 @@ class Lives:
             self.scene.clock.at(until_ns, self.start)
 
     def start_second(self, until_ns: int) -> None:
-        """Run, until then, another controller on a copy of the database, at an address that no worker has."""
+        """Run a second controller until `until_ns`, on a copy of the database; no worker has its address."""
         if self._second is None:
             self._copies.append(self._copied(self.store.connection))
             self._second = ControllerProcess(self.scene, self.nodes, self._copies[-1])

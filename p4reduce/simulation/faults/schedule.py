@@ -109,8 +109,8 @@ class Strike:
 class Mishap:
     """A fault of a worker, a link, a switch or the controller.
 
-    It breaks `at_ns` after job `since` began to run (0: after the beginning), and works again `lasts_ns`
-    later (0: never, or it takes no time).
+    It begins `at_ns` after job `since` began to run (0: after the beginning), and ends `lasts_ns` later (0:
+    never, or it takes no time).
 
     worker-kill, worker-pause (`job`, `rank`); worker-suspend (as a hypervisor does it: its clock stands still
     meanwhile); clock-jump (a worker's clock goes on by `lasts_ns` at once); machine-kill (all planes' workers

@@ -138,7 +138,7 @@ class Worker(Agent):
             self._tell_mates(died, gang.plane)
 
     def stop(self, until_ns: int) -> None:
-        """Stop it (SIGSTOP), and let it go on then (SIGCONT)."""
+        """Stop it (SIGSTOP), and let it go on (SIGCONT) at `until_ns`."""
         if self.over or self.stopped_until_ns:
             return
         self.scene.note(f"{self} is stopped")
@@ -146,7 +146,7 @@ class Worker(Agent):
         self.clock.at(until_ns, self._go_on)
 
     def suspend(self, until_ns: int) -> None:
-        """Stop it as a hypervisor does: its clock does not know of that."""
+        """Stop it until `until_ns` as a hypervisor does: its clock does not count that time."""
         if not self.over and not self.stopped_until_ns:
             self.stop(until_ns)
             self.behind_ns += until_ns - self.clock.now_ns
@@ -371,7 +371,7 @@ class Worker(Agent):
         return self.session.is_leaving
 
     def cut_session(self, until_ns: int) -> None:
-        """Cut it off from the controller until then: nothing gets there or back."""
+        """Cut it off from the controller until `until_ns`: nothing gets there or back."""
         self.cut_until_ns = until_ns
         conversation = self.conversation
         if conversation is not None and conversation.open and not self.over:

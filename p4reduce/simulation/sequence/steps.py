@@ -74,7 +74,7 @@ class Mark:
 
 @dataclass
 class Part:
-    """`most` steps in a row, or fewer.
+    """A run of `most` steps, or fewer.
 
     While `moves` is true, a full part forgets its first step for the next one; otherwise it takes no more.
     `before` and `after`: how many steps are not in it; `base`: what those before it have changed.
