@@ -1,1 +1,1 @@
-"""What a job waits for, and why: facts are gathered twice (`observations`), and a diagnosis made of them."""
+"""Diagnosis of what a job waits for, and why: `observations` gathers facts twice, `diagnosis` judges them."""

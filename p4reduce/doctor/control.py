@@ -1,4 +1,4 @@
-"""What is wrong with the parts that jobs rely on: controller, its database, switches, who has taken them."""
+"""Findings about the parts that jobs rely on: the controller, its database, switches and who holds them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DISK_FULL_BYTES = 1 << 20
 
 
 def control(facts: Facts) -> Iterator[Finding]:
-    """All of it."""
+    """Yield all findings about the control plane."""
     yield from controller(facts)
     for switch in facts.cluster.switches:
         yield from _switch(facts, switch.name)
@@ -36,7 +36,7 @@ def control(facts: Facts) -> Iterator[Finding]:
 
 
 def stopped_do(process: Process) -> tuple[str, ...]:
-    """How a stopped process goes on."""
+    """Return the commands that let a stopped process go on."""
     return (f"kill -CONT {process.pid}", f"if a debugger holds it: grep TracerPid /proc/{process.pid}/status")
 
 
@@ -44,7 +44,7 @@ _GOES_ON = "sums in the network go on, but nobody can join, and a worker that di
 
 
 def away(cluster: ClusterState, process: Process | None, last_words: str = "") -> Finding | None:
-    """The controller's process, where it is dead or stopped; None where it runs."""
+    """Return a finding if the controller's process is dead or stopped; None if it runs."""
     if process is None or process.state is ProcessState.GONE:
         return error(
             code="controller-dead",
@@ -67,7 +67,7 @@ def away(cluster: ClusterState, process: Process | None, last_words: str = "") -
 
 
 def controller(facts: Facts) -> Iterator[Finding]:
-    """The controller's process, and whether it answers."""
+    """Yield a finding if the controller's process is dead or stopped, or does not answer."""
     process, jobs = facts.now.processes.get("controller"), facts.now.jobs
     finding = away(facts.cluster, process, facts.last_words.get("controller", ""))
     if finding is not None:

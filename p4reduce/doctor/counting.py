@@ -33,19 +33,22 @@ class Bounds:
 
 @dataclass(frozen=True)
 class _Reading:
-    """What one end had sent, and the other received, at about one moment: at least, at most."""
+    """Frames that one end had sent and the other received at about one moment: (at least, at most)."""
 
     sent: tuple[int, int]
     arrived: tuple[int, int]
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing passed meanwhile."""
+        """True if no frame passed during the reading."""
         return self.sent[0] == self.sent[1] and self.arrived[0] == self.arrived[1]
 
 
 def to_switch(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
-    """Within turns of samples, from the host to its switch; nothing where one of them shows nothing."""
+    """Return the bounds for the way from the host to its switch.
+
+    Each turn of samples counts by itself; if one turn shows nothing, the bound is 0.
+    """
     return _together(
         [
             _Reading((s.hosts[host].up, s.hosts_again[host].up), (s.switches[host].up, s.switches[host].up))
@@ -56,7 +59,7 @@ def to_switch(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
 
 
 def to_host(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
-    """From the switch to the host."""
+    """Return the bounds for the way from the switch to the host, as `to_switch` does."""
     return _together(
         [
             _Reading(
@@ -69,7 +72,7 @@ def to_host(host: str, turns: Sequence[Sequence[Sample]]) -> Bounds:
 
 
 def is_suspicious(samples: Sequence[Sample]) -> bool:
-    """Whether a turn shows anything on any link."""
+    """Return whether a turn shows a lost or a doubled frame on any link."""
     hosts = {host for sample in samples for host in sample.hosts}
     return any(way(host, [samples]) != Bounds() for host in hosts for way in (to_switch, to_host))
 
@@ -85,7 +88,7 @@ def _together(turns: Iterable[Sequence[_Reading]]) -> Bounds:
 
 
 def _since_last_start(readings: Sequence[_Reading]) -> Sequence[_Reading]:
-    """Without those before a counter began anew, as a switch's do when it is restarted."""
+    """Drop readings from before a counter began anew, as a switch's counters do at a restart."""
     starts = [
         number
         for number, (early, late) in enumerate(itertools.pairwise(readings), start=1)

@@ -1,4 +1,4 @@
-"""Facts to findings, the most telling first. No I/O."""
+"""Diagnosis from facts, the most telling finding first. No I/O."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p4reduce.doctor.silence import silence
 
 
 def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
-    """What is the matter; with `job`, with that job, and what it may suffer from."""
+    """Diagnose the whole cluster, or only `job` and what it may suffer from."""
     ways = list(links(facts))
     infra = [*control(facts), *silence(facts, ways), *ways]
     of_jobs = list(jobs(facts, infra, job))
@@ -26,7 +26,7 @@ def diagnose(facts: Facts, job: str | None = None) -> Diagnosis:
 
 
 def _verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
-    """The worst in one sentence; where all is well, how the jobs are."""
+    """Return the worst finding in one sentence; if all is well, the state of the jobs."""
     if findings and findings[0].severity is not Severity.NOTE:
         return f"{findings[0].says}."
     told = [finding.says for finding in findings if finding.job]
@@ -36,7 +36,7 @@ def _verdict(facts: Facts, findings: tuple[Finding, ...]) -> str:
 
 
 def _unknown(job: str) -> Finding:
-    """A job that nobody knows: a wrong name, or one that has ended and was deleted, as `allreduce` does."""
+    """Report a job that nobody knows: a wrong name, or one that was deleted after it ended (`allreduce`)."""
     return warning(
         code="no-such-job",
         says=f"there is no job {job!r}; the fabric is well",
@@ -48,7 +48,7 @@ def _unknown(job: str) -> Finding:
 
 
 def _without_repetition(findings: list[Finding]) -> list[Finding]:
-    """Without what a job's own finding has said already, word by word."""
+    """Drop findings whose sentence a job's own finding contains word for word."""
     kept: list[Finding] = []
     for finding in findings:
         if not any(finding.says in other.says and other.job and not finding.job for other in kept):

@@ -1,4 +1,4 @@
-"""What is over, in one sentence for each kind; and how faults end that are injected on purpose."""
+"""Notes on troubles that are over, one sentence for each kind; and the command that ends injected faults."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ KINDS: Final = {
 
 
 def earlier(code: str, what: str) -> Finding:
-    """A part of what `merged` says: where, and how often."""
+    """Note where and how often something happened earlier; `merged` makes one note of all such parts."""
     code = code if code in KINDS else "has-dropped"
     return note(code=code, says=KINDS[code], evidence=(what,))
 
 
 def merged(found: Sequence[Finding]) -> Iterator[Finding]:
-    """One finding for each kind."""
+    """Yield one finding for each kind."""
     for code, says in KINDS.items():
         parts = [part for finding in found if finding.code == code for part in finding.evidence]
         if parts:
@@ -32,5 +32,5 @@ def merged(found: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def injected(facts: Facts) -> tuple[str, ...]:
-    """What to do where faults are injected on purpose."""
+    """Return the command that ends injected faults; nothing if none are injected."""
     return ("p4reduce fault clear  (faults are injected on purpose)",) if facts.rules else ()

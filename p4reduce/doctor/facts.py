@@ -1,4 +1,4 @@
-"""What was found out about a running cluster, twice: what moves is seen by comparing the two."""
+"""Facts about a running cluster, observed twice: comparing the two observations shows what moves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class ProcessState(str, Enum):
-    """What the kernel says of a process, as far as it matters here."""
+    """State of a process as the kernel gives it, in the few kinds that matter here."""
 
     RUNS = "runs"
     SLEEPS = "sleeps"
@@ -34,13 +34,13 @@ class Process:
 
     @property
     def is_well(self) -> bool:
-        """Whether it can do anything."""
+        """True if the process can run: it is neither stopped, stuck nor gone."""
         return self.state in (ProcessState.RUNS, ProcessState.SLEEPS)
 
 
 @dataclass(frozen=True)
 class Said(Generic[T]):
-    """An answer, or why there is none."""
+    """An answer, or the reason why there is none."""
 
     value: T | None = None
     why: str = "not asked"
@@ -49,10 +49,10 @@ class Said(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
-    """What a worker says of itself (`host_agent.status`). Times are seconds before it was asked.
+    """A worker's own account of itself (`host_agent.status`). Times are seconds before it was asked.
 
-    Messages count up from 0: `posted`, `sent`, `received` are the next to post, to send, to receive a sum
-    for; `acked` the oldest that is not acknowledged.
+    Messages count up from 0: `posted`, `sent` and `received` are the next message to post, to send, and to
+    receive a sum for; `acked` is the oldest message that is not acknowledged.
     """
 
     job: str
@@ -81,12 +81,12 @@ class WorkerStatus:
 
     @property
     def position(self) -> tuple[int, ...]:
-        """What moves when anything useful happens (sending again is not)."""
+        """The numbers that change when anything useful happens; a retransmission changes none of them."""
         return self.next_collective, self.posted, self.sent, self.acked, self.received, self.generation
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> WorkerStatus:
-        """From what came over the socket. KeyError, TypeError where that is something else."""
+        """Decode what came over the socket. KeyError, TypeError: it is something else."""
         progress, running = said["progress"], said["collective"]
         machine = said.get("machine") or {}  # older agents do not say
         main = next((t for t in said["threads"] if t["name"] == "MainThread"), None)
@@ -109,7 +109,7 @@ class WorkerStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A process that said it is a rank of a job when it joined; `host` by its network namespace."""
+    """A process that joined a job as one of its ranks; `host` is known by its network namespace."""
 
     job: str
     rank: int
@@ -127,7 +127,7 @@ Losses: TypeAlias = Mapping[str, int]
 class Sample:
     """Frames counted at both ends of hosts' links, almost at once: hosts, then switches, then hosts again.
 
-    By host; `up` is what a host has sent, or a switch received from it, `down` the other way.
+    By host; `up` is what a host has sent or its switch has received from it, `down` is the other direction.
     """
 
     hosts: Mapping[str, Ends]
@@ -145,7 +145,7 @@ class Ends:
 
 @dataclass(frozen=True, kw_only=True)
 class Echo:
-    """Probes from one host to another over the fabric: what came back, and how."""
+    """Results of the probes from one host to another over the fabric."""
 
     sent: int
     received: int
@@ -155,9 +155,9 @@ class Echo:
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """What was found at one time (`at`: seconds of a monotonic clock).
+    """Facts found at one time (`at`: seconds of a monotonic clock).
 
-    `processes`: "controller", "owner", "wires", "switch s1", "host h1", "machine h1".
+    Keys of `processes`: "controller", "owner", "wires", "switch s1", "host h1", "machine h1".
     """
 
     at: float
@@ -174,7 +174,7 @@ class Observation:
 
 @dataclass(frozen=True, kw_only=True)
 class Disk:
-    """Where the controller keeps its database."""
+    """The file system of the controller's database."""
 
     path: str
     free_bytes: int
@@ -183,7 +183,7 @@ class Disk:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All of it. What is asked once is asked with the second observation."""
+    """All facts. Questions that are asked only once are asked with the second observation."""
 
     cluster: ClusterState
     before: Observation
@@ -203,5 +203,5 @@ class Facts:
 
     @property
     def seconds(self) -> float:
-        """Between the two observations."""
+        """Seconds between the two observations."""
         return max(1e-3, self.now.at - self.before.at)

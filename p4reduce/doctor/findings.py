@@ -1,4 +1,4 @@
-"""A diagnosis as data: what was found, how bad it is, what speaks for it, what to do."""
+"""A diagnosis as data: each finding, how bad it is, its evidence, and what to do about it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from p4reduce.live.faults import Severity as Severity  # findings have it from h
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing. `code` is for programs, and stays; `says` is a sentence without its full stop.
+    """One finding. `code` is for programs and stays the same; `says` is a sentence without its full stop.
 
-    `where`: the host ("h3"), switch ("s1") or link ("h3:s1") at fault; `rank` of `job`, where it is one's.
+    `where`: the host ("h3"), switch ("s1") or link ("h3:s1") at fault; `rank`: the rank of `job` at fault, if
+    it is one's fault.
     """
 
     code: str
@@ -27,7 +28,7 @@ class Finding:
     do: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the finding for programs."""
         lists = {"evidence": list(self.evidence), "do": list(self.do)}
         return {**vars(self), "severity": self.severity.name.lower(), **lists}
 
@@ -47,16 +48,16 @@ class Diagnosis:
 
     @property
     def is_healthy(self) -> bool:
-        """Whether nothing was found that is worse than a note."""
+        """True if no finding is worse than a note."""
         return all(finding.severity is Severity.NOTE for finding in self.findings)
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """Of all findings."""
+        """Codes of all findings."""
         return tuple(finding.code for finding in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the diagnosis for programs."""
         return {
             "verdict": self.verdict,
             "is_healthy": self.is_healthy,
@@ -66,5 +67,5 @@ class Diagnosis:
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """By severity; among equals, as they came: causes are looked for before what they cause."""
+    """Sort by severity; equals keep their order, in which causes come before their effects."""
     return tuple(sorted(findings, key=lambda finding: finding.severity))

@@ -1,4 +1,4 @@
-"""What counters grew by between the two observations."""
+"""Growth of counters between the two observations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from p4reduce.live.reading import WorkerKey, counted, flow_key
 
 @dataclass(frozen=True)
 class Grown:
-    """A flow's counter: what it says, by how much that has grown, and whose flow it is."""
+    """A flow's counter: its value, its growth, and whose flow it is."""
 
     flow: pb.FlowCounters
     who: str  # rank 2 (h3)
@@ -22,12 +22,12 @@ class Grown:
 
 
 def growth(now: int, before: int) -> int:
-    """A counter that began anew has grown by what it says."""
+    """Return a counter's growth; a counter that began anew has grown by its value."""
     return now - before if now >= before else now
 
 
 def flows(facts: Facts, *counters: str) -> Iterator[Grown]:
-    """Each flow's packets of these counters together."""
+    """Yield for each flow the sum of these counters, in packets, and its growth."""
     hosts = rank_hosts(facts)
     before = {flow_key(flow): flow.counters for flow in facts.before.counters.value or ()}
     for flow in facts.now.counters.value or ():
@@ -38,7 +38,7 @@ def flows(facts: Facts, *counters: str) -> Iterator[Grown]:
 
 
 def worker(facts: Facts, key: WorkerKey, name: str) -> int:
-    """By how much a counter of a worker has grown; 0 where one observation lacks its status."""
+    """Return the growth of a worker's counter; 0 if one observation lacks the worker's status."""
     values = []
     for observation in (facts.before, facts.now):
         found = next(
@@ -51,5 +51,5 @@ def worker(facts: Facts, key: WorkerKey, name: str) -> int:
 
 
 def rank_hosts(facts: Facts) -> dict[WorkerKey, str]:
-    """The host of each rank of each job."""
+    """Map each rank of each job to its host."""
     return {(job.spec.name, w.worker.rank): w.host for job in facts.now.jobs.value or () for w in job.workers}

@@ -1,4 +1,4 @@
-"""What each job waits for: the oldest open slot, who has not contributed, and why."""
+"""Findings about each job: the oldest open slot, the ranks that have not contributed, and why."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LINK_CODES = ("fabric-silent", "loss", "corruption", "uplink-down", "uplink-sil
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """The oldest message whose sum is not complete, as the switches' slots tell."""
+    """The oldest message whose sum is not complete, according to the switches' slots."""
 
     message: int
     switch: str
@@ -42,7 +42,7 @@ class Open:
     age_s: float
 
     def words(self) -> str:
-        """How far it is."""
+        """Describe which ranks have contributed, which have not, and for how long the slot is open."""
         total = len(self.ranks) + len(self.missing)
         return (
             f"{len(self.ranks)} of {total} ranks have contributed to message {self.message} on "
@@ -53,7 +53,7 @@ class Open:
 
 
 def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator[Finding]:
-    """Findings about jobs that live, one at least of each; `infra`: what was found about everything else."""
+    """Yield findings about live jobs, at least one for each; `infra`: findings about everything else."""
     if facts.now.jobs.value is None:
         for name in sorted(
             {worker.job for worker in facts.now.workers} & {wanted or w.job for w in facts.now.workers}
@@ -72,17 +72,17 @@ def jobs(facts: Facts, infra: Sequence[Finding], wanted: str | None) -> Iterator
 
 
 def _of(name: str, findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Findings about a job."""
+    """Set the job's name in its findings."""
     return (replace(finding, job=name) for finding in findings)
 
 
 def _is_wanted(job: pb.JobInfo, wanted: str | None) -> bool:
-    """Whether it was asked for, by its name or its gang's; None asks for all."""
+    """Return whether the user asked for the job, by its name or its gang's; None asks for all jobs."""
     return wanted in (None, job.spec.name, job.spec.gang.name)
 
 
 def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
-    """Findings about jobs that have ended: one is told in full if it was asked for, or ended lately."""
+    """Yield findings about ended jobs, in full for a job that was asked for or that ended lately."""
     jobs = facts.now.jobs.value or ()
     is_alone = all(job.phase == pb.ENDED for job in jobs)
     found = [
@@ -105,12 +105,12 @@ def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
 
 
 def _gathers(job: pb.JobInfo) -> bool:
-    """Whether it is a plane whose gang waits for workers to join."""
+    """Return whether the job is a plane whose gang waits for workers to join."""
     return job.spec.HasField("gang") and job.phase in (pb.CREATED, pb.JOINING)
 
 
 def _gathering(facts: Facts, name: str, planes: Sequence[pb.JobInfo]) -> Finding:
-    """A gang waits for workers, of planes that have begun or not."""
+    """Report a gang that waits for workers; some of its planes may have begun."""
     size, count = planes[0].spec.world_size, planes[0].spec.gang.planes
     hosts = {info.worker.rank: info.host or info.worker.hostname for job in planes for info in job.workers}
     joined = {(info.worker.rank, job.spec.gang.plane) for job in planes for info in job.workers}
@@ -198,7 +198,7 @@ def _setting_up(facts: Facts, job: pb.JobInfo, infra: Sequence[Finding]) -> Find
 
 
 def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
-    """`is_alone`: there is no job that lives, so that this is what somebody may want to know of."""
+    """Report an ended job. `is_alone`: no job lives, so this one may interest the user more."""
     name, ended = job.spec.name, from_proto(Ended, job.ended)
     if ended.cause is EndCause.ALL_LEFT:
         return note(code="ended", says=f"job {name} has ended: {ended.reason}")
@@ -227,7 +227,7 @@ def _ended(job: pb.JobInfo, *, is_asked: bool, is_alone: bool) -> Finding:
 
 
 def _not_begun(job: pb.JobInfo, *, is_asked: bool) -> Finding:
-    """It ended before all of its workers had come."""
+    """Report a job that ended before all of its workers had joined."""
     name, size = job.spec.name, job.spec.world_size
     joined = {info.worker.rank: info.host or info.worker.hostname for info in job.workers}
     missing = [number for number in range(size) if number not in joined]
@@ -251,7 +251,7 @@ def _not_begun(job: pb.JobInfo, *, is_asked: bool) -> Finding:
 def _running(
     facts: Facts, name: str, job: pb.JobInfo | None, ranks: Sequence[Rank], infra: Sequence[Finding]
 ) -> Iterator[Finding]:
-    """The one finding that says how the job stands; causes that keep it waiting are in it."""
+    """Yield the finding that says how the job stands, with the causes that keep it waiting."""
     opened = _oldest_open(facts, job) if job is not None else None
     missing_flows = _missing_flows(facts, name)
     is_elastic = job is not None and job.spec.elastic
@@ -304,7 +304,7 @@ def _waiting(
     waited: float,
     infra: Sequence[Finding],
 ) -> Finding:
-    """Who is waited for, why, how far the others are, what to do."""
+    """Report whom the job waits for, why, how far the others are, and what to do."""
     status = _activities(ranks)
     so_far = (opened.words(),) if opened is not None else ()
     if broken:
@@ -348,7 +348,7 @@ def _unexplained(
     infra: Sequence[Finding],
     status: tuple[str, ...],
 ) -> Finding:
-    """Nobody is at fault by himself: packets do not get through, or a rank tells nothing."""
+    """Report a wait without a known cause: packets do not get through, or a rank gives no status."""
     by_number = {rank.number: rank for rank in ranks}
     bad_links = [f for f in infra if f.code in _LINK_CODES]
     behind = _behind(ranks)
@@ -377,7 +377,7 @@ def _unexplained(
 
 
 def _moving(facts: Facts, name: str, ranks: Sequence[Rank]) -> Finding:
-    """It goes on."""
+    """Report that the job makes progress."""
     told = [rank for rank in ranks if rank.status is not None and rank.earlier is not None]
     says = f"job {name} runs"
     if told:
@@ -397,7 +397,7 @@ def _moving(facts: Facts, name: str, ranks: Sequence[Rank]) -> Finding:
 
 
 def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
-    """No collective runs, or one that has just begun."""
+    """Report that no collective runs, or only one that has just begun."""
     told = [rank.status for rank in ranks if rank.status is not None]
     busy = [s for s in told if s.collective]
     if busy:
@@ -420,7 +420,7 @@ def _idle(name: str, ranks: Sequence[Rank]) -> Finding:
 def _changing(
     job: pb.JobInfo, ranks: Sequence[Rank], causes: Sequence[Cause], broken: Sequence[Finding]
 ) -> Finding:
-    """It is renewed, or moves between ring and switch, and waits for ranks to answer."""
+    """Report a job that is being renewed or moved between ring and switch, and awaits answers from ranks."""
     name = job.spec.name
     by_number = {rank.number: rank for rank in ranks}
     awaited = [by_number[n].name if n in by_number else f"rank {n}" for n in job.awaited]
@@ -453,7 +453,7 @@ def _changing(
 
 
 def _by_ring(job: pb.JobInfo) -> Iterator[Finding]:
-    """A job that was to be summed in the network and is not; one that was renewed."""
+    """Yield findings about a job that runs by ring but asked for the network, and about its renewals."""
     name = job.spec.name
     if job.mode == pb.RING and job.spec.mode != pb.RING and job.spec.world_size > 1:
         queue = job.waitlisted
@@ -500,7 +500,10 @@ def _as_finding(job: str, found: Cause, severity: Severity) -> Finding:
 
 
 def _oldest_open(facts: Facts, job: pb.JobInfo) -> Open | None:
-    """Of the job's slots that lack somebody; a leaf's before a spine's, which knows racks only."""
+    """Return the oldest of the job's slots that lack a rank; None if there is none.
+
+    For the same message, a leaf's slot is preferred to a spine's, which only knows racks.
+    """
     of_job = (job.spec.name, job.generation, "adding")
     slots = [
         slot
@@ -524,7 +527,7 @@ def _missing_flows(facts: Facts, job: str) -> set[int]:
 
 
 def _counted(facts: Facts, job: str) -> bool:
-    """Whether the switches completed a sum of the job between the two observations."""
+    """Return whether the switches completed a sum of the job between the two observations."""
     completed = []
     for observation in (facts.before, facts.now):
         flows = [flow for flow in observation.counters.value or () if flow.job == job]
@@ -533,7 +536,7 @@ def _counted(facts: Facts, job: str) -> bool:
 
 
 def _leaves(facts: Facts, ranks: Sequence[Rank]) -> set[str]:
-    """The switches that a job's hosts are on: it can do without none of them."""
+    """Return the switches that a job's hosts are connected to; the job needs all of them."""
     hosts = {rank.host for rank in ranks}
     return {host.switch for host in facts.cluster.hosts if host.name in hosts}
 
@@ -550,7 +553,7 @@ def _has_sent(rank: Rank, message: int) -> bool:
 
 
 def _behind(ranks: Sequence[Rank]) -> list[Rank]:
-    """Ranks that have received less than others; none where all have the same."""
+    """Return the ranks that have received less than others; none if all have the same."""
     told = [(rank.status.received, rank) for rank in ranks if rank.status is not None]
     most = max((received for received, _ in told), default=0)
     return [rank for received, rank in told if received < most]

@@ -1,4 +1,4 @@
-"""What is wrong on the way: links that are down, lose, double, damage or delay."""
+"""Findings about links that are down, or that lose, double, damage or delay packets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DOMINATES = 2.0
 
 
 def links(facts: Facts) -> Iterator[Finding]:
-    """All of it."""
+    """Yield all findings about links."""
     found = list(_down(facts))
     down = {finding.where for finding in found}
     for host in facts.cluster.hosts:
@@ -50,7 +50,7 @@ def links(facts: Facts) -> Iterator[Finding]:
 
 
 def _all_lose(facts: Facts, losses: Sequence[Finding]) -> Finding:
-    """In one finding, where several links do, each in one direction or both."""
+    """Merge the losses of several links into one finding; each link loses in one direction or both."""
     shown = [finding.says.removeprefix("link ").replace(" loses packets", "") for finding in losses]
     return warning(
         code="loss",
@@ -101,7 +101,7 @@ def _down(facts: Facts) -> Iterator[Finding]:
 
 
 def _still(facts: Facts, link: pb.Link) -> str:
-    """The end of a link that is dead or stopped, which has a finding of its own; empty where both run."""
+    """Return the end of a link that is dead or stopped, which has its own finding; empty if both run."""
     for name in (link.a, link.b):
         process = facts.now.processes.get(f"switch {name}")
         if process is None or process.state in (ProcessState.GONE, ProcessState.STOPPED):
@@ -110,7 +110,7 @@ def _still(facts: Facts, link: pb.Link) -> str:
 
 
 def _instead(name: str, said: dict[str, pb.Link]) -> str:
-    """Where the traffic of a link between switches goes now."""
+    """Describe where the traffic of a link between switches goes now."""
     leaf = name.partition(":")[0]
     others = [link.b for link in said.values() if link.a == leaf and link.up and f"{link.a}:{link.b}" != name]
     if not others:
@@ -124,7 +124,7 @@ def _instead(name: str, said: dict[str, pb.Link]) -> str:
 
 @dataclass(frozen=True)
 class _Direction:
-    """One direction of a host's link: what the switch's port says it lost, and what counting tells."""
+    """One direction of a host's link: losses that the switch's port counted, and the bounds from counting."""
 
     words: str
     now: int
@@ -180,13 +180,19 @@ def _host_link(facts: Facts, host: HostState) -> Iterator[Finding]:
 
 
 def _any_came_back(facts: Facts, host: str) -> bool:
-    """Whether echoes between others did: else it is the switch, or all of it. Two hosts have no others."""
+    """Return whether echoes between other hosts came back.
+
+    If none did, the fault is the switch's or everywhere. With two hosts there are no others.
+    """
     others = [echo for pair, echo in facts.echoes.items() if host not in pair]
     return any(echo.received for echo in others)
 
 
 def _directions(facts: Facts, host: HostState, *, holds_back: bool) -> list[_Direction]:
-    """Both. What a link or a switch without its program holds back is not lost: counting says nothing."""
+    """Return both directions of a host's link.
+
+    What a link holds back, or a switch without its program, is not lost: the bounds are 0 then.
+    """
     port = (host.switch, host.port)
     samples = facts.samples if _is_settled(facts, host.switch) and not holds_back else ()
     found = []
@@ -201,7 +207,7 @@ def _directions(facts: Facts, host: HostState, *, holds_back: bool) -> list[_Dir
 
 
 def _is_settled(facts: Facts, switch: str) -> bool:
-    """Whether a switch had its program all the time, as far as is known."""
+    """Return whether a switch had its program in both observations, as far as is known."""
     return all(
         info.connected
         for observation in (facts.before, facts.now)
@@ -211,7 +217,7 @@ def _is_settled(facts: Facts, switch: str) -> bool:
 
 
 def _port_count(observation: Observation, port: tuple[str, int], side: str) -> int:
-    """What a switch's port counts as lost on one side."""
+    """Return how many packets a switch's port counted as lost on one side."""
     losses = observation.losses.get(port)
     if losses is None:
         return 0
@@ -232,7 +238,7 @@ def _counts(direction: _Direction) -> tuple[str, ...]:
 
 
 def _resent(facts: Facts, host: str) -> tuple[str, ...]:
-    """How much the workers on a host had to send again meanwhile."""
+    """Describe how many packets the workers on a host retransmitted between the two observations."""
     said = []
     for key in _workers_on(facts, host):
         again, timeouts = (growing.worker(facts, key, name) for name in ("retransmitted_packets", "timeouts"))
@@ -249,7 +255,10 @@ def _workers_on(facts: Facts, host: str) -> list[WorkerKey]:
 
 
 def _damaged(facts: Facts, host: HostState) -> Iterator[Finding]:
-    """Packets with a wrong ICRC: the switch counts them by the flow they came on, workers for themselves."""
+    """Report packets with a wrong ICRC.
+
+    The switch counts them by the flow they came on, each worker counts its own.
+    """
     name = f"{host.name}:{host.switch}"
     for direction, now, total in (
         (f"from {host.name} to {host.switch}", *_bad_at_switch(facts, host)),
@@ -304,7 +313,7 @@ def _ranks_on(facts: Facts, host: str) -> set[WorkerKey]:
 def _slow(
     facts: Facts, host: HostState, mine: Sequence[float | None], others: Sequence[float | None]
 ) -> Iterator[Finding]:
-    """A link whose echoes all take much longer than those between other hosts."""
+    """Report a link whose echoes all take much longer than those between other hosts."""
     my_times = [ms for ms in mine if ms is not None]
     their_times = [ms for ms in others if ms is not None]
     if len(my_times) < 2 or not their_times:
@@ -324,7 +333,7 @@ def _slow(
 
 
 def _overtaking(facts: Facts) -> Iterator[Finding]:
-    """Packets that arrive behind a gap although none was lost have been overtaken."""
+    """Report packets that arrived behind a gap: they were overtaken, or lost if the switches cannot tell."""
     beside = _beside_the_switches(facts)
     grown = [
         (worker, number)
@@ -372,7 +381,7 @@ def _overtaking(facts: Facts) -> Iterator[Finding]:
 
 
 def _beside_the_switches(facts: Facts) -> set[str]:
-    """Jobs by ring with hosts whose switch is away: their packets take the management network."""
+    """Return the ring jobs with hosts whose switch is away: their packets take the management network."""
     status = facts.now.status.value
     away = {info.name for info in status.switches if not info.connected} if status is not None else set()
     behind = {host.name for host in facts.cluster.hosts if host.switch in away}
@@ -384,10 +393,10 @@ def _beside_the_switches(facts: Facts) -> set[str]:
 
 
 def _sender(facts: Facts, grown: Sequence[tuple[Worker, int]]) -> str:
-    """Whose packets overtake each other, where several ranks get their sums in another order.
+    """Return the host whose packets overtake each other, if several ranks get their sums in another order.
 
-    All get them in the order in which packets completed them, and the sender's successor its repeated ones
-    as well.
+    All ranks get sums in the order in which packets completed them. The sender's successor in the ring also
+    gets repeated ones. Empty if no rank stands out.
     """
     ordered = sorted(grown, key=lambda item: -item[1])
     most, job_name = ordered[0][0], ordered[0][0].job
@@ -401,7 +410,7 @@ def _sender(facts: Facts, grown: Sequence[tuple[Worker, int]]) -> str:
 
 
 def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -> Iterator[Finding]:
-    """What a port between switches lost of what it received or was to send."""
+    """Report packets that a port between switches lost, of those it received or was to send."""
     for side, way in (("receive", f"from {other} to {switch}"), ("transmit", f"from {switch} to {other}")):
         total = _port_count(facts.now, (switch, port), side)
         now = growing.growth(total, _port_count(facts.before, (switch, port), side))
@@ -418,7 +427,7 @@ def _lost_at_port(facts: Facts, switch: str, port: int, link: str, other: str) -
 
 
 def _overflows(facts: Facts) -> Iterator[Finding]:
-    """Frames that a worker's machine had no room for, and those it could not send."""
+    """Report frames that a worker's machine had no room for in its receive ring."""
     for worker in facts.now.workers:
         if worker.status is None:
             continue

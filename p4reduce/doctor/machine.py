@@ -1,4 +1,4 @@
-"""What this machine says: processes, interfaces, workers' sockets, disks, logs. No question waits long."""
+"""Questions to this machine: processes, interfaces, workers' sockets, disks, logs. Each has a time limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _UP: Final = "p4reduce_switch_port_up"
 
 
 def process(known: ProcessId) -> Process:
-    """What has become of a process (field 3 of /proc/PID/stat, 14 and 15: CPU time; proc(5))."""
+    """Return a process's state (field 3 of /proc/PID/stat) and CPU time (fields 14 and 15; proc(5))."""
     try:
         text = Path(f"/proc/{known.pid}/stat").read_text()
     except OSError:
@@ -48,7 +48,7 @@ def process(known: ProcessId) -> Process:
 
 
 def processes(cluster: ClusterState) -> dict[str, Process]:
-    """Those that a cluster is made of."""
+    """Return the processes of a cluster."""
     found = {"owner": process(cluster.owner)}
     if cluster.controller_process is not None:
         found["controller"] = process(cluster.controller_process)
@@ -64,7 +64,7 @@ def processes(cluster: ClusterState) -> dict[str, Process]:
 
 
 def workers(cluster: ClusterState) -> list[Worker]:
-    """The workers that tell anything in this cluster, or have told: those that were killed too."""
+    """Return the workers that tell their status in this cluster, or have told it and were killed."""
     paths = sorted(cluster.metrics.glob(SOCKETS.replace(".sock", WHOSE)))
     if not paths:
         return []
@@ -75,7 +75,7 @@ def workers(cluster: ClusterState) -> list[Worker]:
 
 
 def _worker(path: Path, hosts: Mapping[int, str]) -> Worker | None:
-    """None where it has just gone as it should."""
+    """Ask a worker for its status; None if it has just ended as it should."""
     try:
         whose = json.loads(path.read_text())
         known = ProcessId(whose["pid"], whose["started"])
@@ -96,7 +96,7 @@ def _worker(path: Path, hosts: Mapping[int, str]) -> Worker | None:
 
 
 def _namespaces(cluster: ClusterState) -> dict[int, str]:
-    """Hosts by the inode of their network namespace."""
+    """Map the inodes of the hosts' network namespaces to the hosts."""
     found = {}
     for host in cluster.hosts:
         try:
@@ -107,7 +107,7 @@ def _namespaces(cluster: ClusterState) -> dict[int, str]:
 
 
 def host_ends(cluster: ClusterState) -> dict[str, Ends]:
-    """Frames that hosts have sent and received, as their own kernel counts (/proc/PID/net/dev)."""
+    """Return the frames that hosts have sent and received, as their own kernel counts (/proc/PID/net/dev)."""
     found = {}
     for host in cluster.hosts:
         if host.kind is not HostKind.EMULATED:
@@ -125,9 +125,9 @@ def host_ends(cluster: ClusterState) -> dict[str, Ends]:
 
 
 def losses(cluster: ClusterState, timeout_s: float = 5.0) -> dict[tuple[str, int], Losses]:
-    """What embedded switches' ports say that they have lost, by switch and port.
+    """Return the packets that the ports of embedded switches counted as lost, by switch and port.
 
-    A busy machine may take more than a second to answer: what is not waited for here, nobody is told of.
+    A busy machine may take more than a second to answer. A switch that answers too late is left out.
     """
     chosen = [s.name for s in cluster.switches if s.target == Target.EMBEDDED.value]
     found: dict[tuple[str, int], Losses] = {}
@@ -164,7 +164,7 @@ def _losses(text: str) -> dict[int, Losses]:
 
 
 def disk(path: str) -> Disk | None:
-    """The file system under `path`; None where that cannot be known."""
+    """Return the free space of the file system under `path`; None if it cannot be known."""
     try:
         found = os.statvfs(path if Path(path).exists() else Path(path).parent)
     except OSError:
@@ -174,7 +174,7 @@ def disk(path: str) -> Disk | None:
 
 
 def last_words(path: Path) -> str:
-    """The end of a log."""
+    """Return the last lines of a log."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -186,5 +186,5 @@ def last_words(path: Path) -> str:
 
 
 def _without_traces(lines: Iterable[str]) -> list[str]:
-    """Lines that are not indented: of a traceback, its first and last."""
+    """Drop indented lines: of a traceback, the first and last lines stay."""
     return [line for line in lines if line and not line.startswith((" ", "\t"))]

@@ -1,6 +1,6 @@
-"""Gathers the facts twice, some tenths of a second apart. Everything may be missing, dead or stopped.
+"""Two observations of the facts, some tenths of a second apart. Anything may be missing, dead or stopped.
 
-One observation asks all its questions at once, each with a time limit. No answer is a fact, too.
+One observation asks all its questions at once, each with a time limit. A missing answer is a fact, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def gather(
     admin: Callable[[str], Any] = lambda target: AdminClient(target, timeout_s=CONTROLLER_S),
     interfaces: Callable[[ClusterState], Mapping[str, Any]] = wires.interfaces,
 ) -> Facts:
-    """The facts about a cluster, that runs or was killed. The other parameters are there for tests."""
+    """Gather the facts about a cluster, which runs or was killed. The other parameters are for tests."""
     started = time.monotonic()
     client = admin(f"unix:{cluster.control_socket}")
     try:
@@ -46,7 +46,7 @@ def gather(
 
 
 class _Observer:
-    """Makes the two observations, and asks in between what is asked once."""
+    """Maker of the two observations, who asks in between what is asked only once."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class _Observer:
         self._interfaces = interfaces
 
     def facts(self, interval_s: float, started: float) -> Facts:
-        """All of them."""
+        """Gather all facts."""
         cluster, ask = self._cluster, self._pool.submit
         before = self._observe()
         heard = before.jobs.value is not None
@@ -125,7 +125,7 @@ class _Observer:
             return Said(None, str(error))
 
     def _samples(self, interval_s: float) -> list[Sample]:
-        """As many as fit: frames at both ends of the hosts' links."""
+        """Count frames at both ends of the hosts' links several times within `interval_s`."""
         found: list[Sample] = []
         began = time.monotonic()
         for number in range(_SAMPLES):
@@ -145,7 +145,7 @@ class _Observer:
 
 
 def _database(cluster: ClusterState, now: Observation) -> str:
-    """As the controller says; one that does not answer was started with the cluster's."""
+    """Return the path that the controller gives; if it does not answer, the one it was started with."""
     told = now.status.value.database if now.status.value is not None else ""
     return told or str(disk.database(cluster.directory))
 
@@ -157,12 +157,15 @@ def _last_words(cluster: ClusterState) -> dict[str, str]:
 
 
 def _rules(cluster: ClusterState) -> list[str]:
-    """The packet faults that somebody injects, in words."""
+    """Describe the packet faults that somebody injects."""
     return [f"#{number} {fault}" for number, fault in faults.recorded(cluster)]
 
 
 def _is_stuck(before: Observation, now: Observation) -> bool:
-    """Whether workers that are well send the same again and again: then too little passes in a short time."""
+    """Return whether a worker sends the same again and again while all processes and links are well.
+
+    Too few packets pass in a short time then: the second observation has to come later.
+    """
     earlier = {(w.job, w.rank): w.status for w in before.workers if w.status is not None}
     if not all(worker.process.is_well for worker in now.workers):
         return False

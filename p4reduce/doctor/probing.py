@@ -1,7 +1,7 @@
 """Small probes from inside the hosts: pings to the next host over the fabric, a connection to the controller.
 
-Switches route ICMP echoes like everything that is no job's. They say whether a host's link carries anything,
-and how long that takes, also where no job sends.
+Switches route ICMP echoes like all packets that belong to no job. They show whether a host's link carries
+anything, and how long that takes, even if no job sends.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ _PAYLOAD: Final = bytes(48)
 def probe(
     cluster: ClusterState, *, patience_s: float = PATIENCE_S
 ) -> tuple[dict[tuple[str, str], Echo], dict[str, str]]:
-    """Echoes from each host to the next; by host, why it does not reach the controller ("": it does)."""
+    """Send echoes from each host to the next, and connect each host to the controller.
+
+    Returns the echoes by pair of hosts, and for each host why it does not reach the controller ("": it does).
+    """
     hosts = [host for host in cluster.hosts if host.kind is HostKind.EMULATED and host.process.alive()]
     if not hosts:
         return {}, {}
@@ -68,9 +71,9 @@ def _connects(controller: str) -> str:
 
 
 def _echoes(ip: str, patience_s: float) -> Echo:
-    """Send requests in two bursts, and look at what comes back.
+    """Send requests in two bursts, and count the answers.
 
-    Two, as a machine that is short of time delays all that are close together.
+    A machine that is short of time delays all packets of one burst, so there are two.
     """
     identifier = int.from_bytes(os.urandom(2), "big")
     sent: dict[int, float] = {}
@@ -114,7 +117,7 @@ def _request(identifier: int, number: int) -> bytes:
 
 
 def _answers(packet: bytes, identifier: int) -> int | None:
-    """Which request an IP packet answers."""
+    """Return the number of the request that an IP packet answers; None if it answers none of ours."""
     start = (packet[0] & 0x0F) * 4
     if len(packet) < start + _HEADER.size:
         return None
@@ -123,7 +126,7 @@ def _answers(packet: bytes, identifier: int) -> int | None:
 
 
 def _checksum(data: bytes) -> int:
-    """The Internet's (RFC 1071), of an even number of bytes."""
+    """Compute the Internet checksum (RFC 1071) of an even number of bytes."""
     total: int = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
@@ -131,5 +134,5 @@ def _checksum(data: bytes) -> int:
 
 
 def pairs_of(host: str, echoes: Mapping[tuple[str, str], Echo]) -> list[Echo]:
-    """Those that went over a host's link."""
+    """Return the echoes that went over a host's link."""
     return [echo for pair, echo in echoes.items() if host in pair]

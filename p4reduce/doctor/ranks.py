@@ -1,4 +1,4 @@
-"""One rank of a job, from everybody who knows something of it: the controller, its own word, the kernel."""
+"""One rank of a job, as seen by the controller, by the rank itself and by the kernel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SILENT_S: Final = 2.5  # heartbeats come every second
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """What is known of it now, and what it said before."""
+    """A rank's present state, and its earlier status."""
 
     number: int
     host: str = ""
@@ -31,22 +31,22 @@ class Rank:
 
     @property
     def name(self) -> str:
-        """rank 2 (h3)."""
+        """Name for messages: rank 2 (h3)."""
         return words.rank(self.number, self.host, self.plane)
 
     @property
     def status(self) -> WorkerStatus | None:
-        """What it says."""
+        """The worker's own status; None if it gives none."""
         return self.worker.status if self.worker is not None else None
 
     @property
     def process(self) -> Process | None:
-        """Its process, where it is one of this machine."""
+        """The rank's process, if it runs on this machine."""
         return self.worker.process if self.worker is not None else None
 
     @property
     def has_moved(self) -> bool:
-        """Whether anything useful happened between the two observations."""
+        """True if anything useful happened between the two observations."""
         return (
             self.status is not None
             and self.earlier is not None
@@ -55,11 +55,11 @@ class Rank:
 
     @property
     def call(self) -> int | None:
-        """The number of the collective that it is in, or was in last."""
+        """Number of the collective that the rank is in, or was in last."""
         return None if self.status is None else self.status.next_collective - 1
 
     def line(self) -> str:
-        """Where it stands, in one line."""
+        """Describe where the rank stands, in one line."""
         if self.status is None:
             why = f": {self.worker.why}" if self.worker is not None and self.worker.why else ""
             heard = ""
@@ -83,14 +83,14 @@ class Rank:
         )
 
     def activity(self) -> str:
-        """What its process does, as far as can be seen from outside, and where."""
+        """Describe what the rank's process does, as far as can be seen from outside, and where."""
         s = self.status
         at = f", at {s.where}" if s is not None and s.where else ""
         return f"{'it computes' if self.cpu >= BUSY else 'it sleeps'} ({100 * self.cpu:.0f}% of a core){at}"
 
 
 def ranks_of(facts: Facts, job: pb.JobInfo) -> list[Rank]:
-    """All ranks of a job that the controller knows, in order."""
+    """Return all ranks of a job that the controller knows, in order."""
     plane = job.spec.gang.plane if job.spec.HasField("gang") else None
     return [
         replace(
@@ -102,13 +102,13 @@ def ranks_of(facts: Facts, job: pb.JobInfo) -> list[Rank]:
 
 
 def ranks_told(facts: Facts, job: str) -> list[Rank]:
-    """Those of a job that nobody but its workers tells of."""
+    """Return the ranks of a job that only its workers tell of."""
     hosts = {worker.rank: worker.host for worker in facts.now.workers if worker.job == job}
     return [rank(facts, job, number, host=hosts[number], info=None) for number in sorted(hosts)]
 
 
 def rank(facts: Facts, job: str, number: int, *, host: str, info: pb.WorkerInfo | None) -> Rank:
-    """One of them, by number and host: a worker that does not answer was perhaps renumbered meanwhile."""
+    """Find a rank by number and host: a worker that does not answer may have been renumbered meanwhile."""
     now, before = _worker(facts.now, job, number, host), _worker(facts.before, job, number, host)
     cpu = 0.0
     if now is not None and before is not None and now.process.pid == before.process.pid:
@@ -139,7 +139,7 @@ def _worker(observation: Observation, job: str, number: int, host: str) -> Worke
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """Why a rank keeps the others waiting. `weight`: the lower, the surer that it is the root of it."""
+    """A reason why a rank keeps the others waiting. The lower the `weight`, the surer it is the root."""
 
     code: str
     rank: Rank
@@ -157,7 +157,7 @@ def cause(
     *,
     is_elastic: bool = False,
 ) -> Cause | None:
-    """What is the matter with a rank; None where nothing is, as far as can be seen."""
+    """Return why a rank keeps the others waiting; None if nothing is wrong with it, as far as can be seen."""
     process, s, info, because = rank.process, rank.status, rank.info, partial(Cause, rank=rank)
     if process is not None and process.state is ProcessState.GONE and _is_heard(info):
         process = None  # that was its predecessor, of an earlier run
@@ -242,7 +242,7 @@ def cause(
 
 
 def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
-    """Where others are in a collective that this rank has not called."""
+    """Return the cause if others are in a collective that this rank has not called; else None."""
     s, because = rank.status, partial(Cause, rank=rank)
     if s is None or s.collective:
         return None
@@ -278,7 +278,7 @@ def _late(rank: Rank, ranks: Sequence[Rank]) -> Cause | None:
 
 
 def _is_heard(info: pb.WorkerInfo | None) -> bool:
-    """Whether the controller has just heard it: a process that is gone loses its session at once."""
+    """Return whether the controller has just heard the rank; a dead process loses its session at once."""
     return info is not None and info.connected and info.heard_s_ago < SILENT_S
 
 

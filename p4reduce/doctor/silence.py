@@ -1,4 +1,4 @@
-"""Where no ping comes back at all, though links and switches are up: nothing says which link it is."""
+"""The case that no ping comes back although links and switches are up, and no finding names the link."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAME_A_LINK = frozenset({"loss", "corruption"})
 
 
 def silence(facts: Facts, found: Sequence[Finding]) -> Iterator[Finding]:
-    """One finding for all links concerned; none where one of those that were `found` names them."""
+    """Yield one finding for all links concerned; none if one of the `found` findings names a link of them."""
     hosts = silent_hosts(facts.cluster, facts.now, facts.echoes)
     if not hosts or facts.echo_turns < _TURNS or not _are_ready(facts) or _has_received(facts):
         return
@@ -50,9 +50,9 @@ def silence(facts: Facts, found: Sequence[Finding]) -> Iterator[Finding]:
 def silent_hosts(
     cluster: ClusterState, observation: Observation, echoes: Mapping[tuple[str, str], Echo]
 ) -> list[HostState]:
-    """Hosts between which pings should have come back and none has; nobody where one did.
+    """Return the hosts whose due pings all failed to come back; none if any ping came back.
 
-    None is due over a link that is down, through a switch that is, or between leaves while an uplink is.
+    A ping is not due over a link or through a switch that is down, or between leaves while an uplink is down.
     """
     if not _are_well(observation):
         return []
@@ -81,7 +81,7 @@ def _are_well(observation: Observation) -> bool:
 
 
 def _are_ready(facts: Facts) -> bool:
-    """Whether all switches had their programs all the time. Only the controller knows."""
+    """Return whether all switches had their programs in both observations. Only the controller knows."""
     return all(
         _are_well(observation)
         and observation.status.value is not None
@@ -91,7 +91,7 @@ def _are_ready(facts: Facts) -> bool:
 
 
 def _has_received(facts: Facts) -> bool:
-    """Whether a worker has received anything meanwhile: then pings were late only."""
+    """Return whether a worker has received anything meanwhile: if so, the pings were only late."""
     before = {(w.job, w.rank): w.status for w in facts.before.workers}
     return any(
         (worker.status.acked, worker.status.received) != (then.acked, then.received)

@@ -1,4 +1,4 @@
-"""Packets that should not be, as switches count them by flow and port (docs/p4-program.md)."""
+"""Packets that should not occur, as switches count them by flow and port (docs/p4-program.md)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _OF_PORTS: Final = {
 
 
 def unwanted(facts: Facts, *, is_damaged: bool) -> Iterator[Finding]:
-    """Packets that were dropped because of what they were; a damaged one may look like anything."""
+    """Report dropped packets by the reason for the drop; a damaged packet may look like any of them."""
     for counter, what in _OF_FLOWS.items():
         for one in growing.flows(facts, counter):
             who = f"job {one.flow.job} {one.who}"
@@ -79,7 +79,7 @@ def _dropped(
 
 
 def late_copies(facts: Facts) -> Iterator[Finding]:
-    """Packets of messages that are long over, though nothing was lost: copies that took their time."""
+    """Report packets of messages that are long over, if nothing was lost: they are copies that came late."""
     for one in growing.flows(facts, "unplaced", "stale"):
         if one.now >= _MANY_COPIES:
             yield warning(
@@ -96,7 +96,7 @@ def late_copies(facts: Facts) -> Iterator[Finding]:
 
 
 def asked_to_wait(facts: Facts) -> Iterator[Finding]:
-    """RNR NAKs that the switch sent to devices whose peers are late."""
+    """Report RNR NAKs that the switch sent to devices whose peers are late."""
     for one in growing.flows(facts, "not_ready"):
         if one.now:
             yield note(

@@ -1,4 +1,4 @@
-"""How things are called in a diagnosis."""
+"""Words and numbers of a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _HEADINGS = {Severity.ERROR: "Also wrong", Severity.WARNING: "Also", Severity.NO
 
 
 def seconds(value: float) -> str:
-    """12.3 s, 4 min, 0.04 s."""
+    """Format a duration: 12.3 s, 4 min, 0.04 s."""
     if value >= 600:
         return f"{value / 60:.0f} min"
     if value >= 100:
@@ -19,44 +19,44 @@ def seconds(value: float) -> str:
 
 
 def ago(value: float | None) -> str:
-    """When something was: "3.1 s ago", "never"."""
+    """Format the time since something: "3.1 s ago", "never"."""
     return "never" if value is None else f"{seconds(value)} ago"
 
 
 def rank(number: int, host: str, plane: int | None = None) -> str:
-    """rank 2 (h3); in a plane, GPU 1 of machine 2 (h3)."""
+    """Name a rank: rank 2 (h3); in a plane, GPU 1 of machine 2 (h3)."""
     name = f"rank {number}" if plane is None else f"GPU {plane} of machine {number}"
     return f"{name} ({host})" if host else name
 
 
 def ranks(numbers: Iterable[int], of: str = "rank") -> str:
-    """rank 2; ranks 0, 1 and 3; machines 0 and 1."""
+    """Name several ranks: rank 2; ranks 0, 1 and 3; machines 0 and 1."""
     words = [str(number) for number in sorted(numbers)]
     return f"{of}{'s' if len(words) > 1 else ''} {listed(words)}"
 
 
 def gpus(machine: int, planes: Sequence[int], host: str) -> str:
-    """GPUs 0 and 2 of machine 1 (h2)."""
+    """Name GPUs of a machine: GPUs 0 and 2 of machine 1 (h2)."""
     return f"{ranks(planes, 'GPU')} of machine {machine}{f' ({host})' if host else ''}"
 
 
 def listed(words: Sequence[str]) -> str:
-    """a, b and c."""
+    """Join words as in a sentence: a, b and c."""
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "nobody"
 
 
 def count(number: int, what: str) -> str:
-    """1 frame, 2 frames."""
+    """Format a number of things: 1 frame, 2 frames."""
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def capital(sentence: str) -> str:
-    """With a capital, where it does not begin with a name."""
+    """Give a sentence a capital first letter."""
     return sentence[:1].upper() + sentence[1:]
 
 
 def lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """A diagnosis for people: each line with its style ("" for plain)."""
+    """Format a diagnosis for people: each line with its style ("" for plain)."""
     found = list(diagnosis.findings)
     style = "green" if diagnosis.is_healthy else "bold red"
     if found and found[0].severity is Severity.WARNING:
