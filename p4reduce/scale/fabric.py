@@ -1,9 +1,9 @@
-"""The machines, racks and links of a simulated fabric, and what a tensor's bytes become on the wire.
+"""The machines, racks and links of a simulated fabric, and the size of a tensor's bytes on the wire.
 
 Machines are alike, and so are the GPUs in a machine, the racks, and the uplinks of a rack. A strategy loads
-machines alike, too; so one of each stands for all, and links have the names of this one. Where ranks differ
+machines alike, too. So one of each stands for all, and links have the names of this one. Where ranks differ
 (a ring's next rank is in the machine, in the rack, or in another rack), each kind of hop has its own links.
-`tests/p4reduce/scale` holds this against fabrics of which every link is simulated.
+`tests/p4reduce/scale` compares this with fabrics of which every link is simulated.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ NIC_DOWN: Final = "NIC down"
 
 
 def uplink(spine: int) -> str:
-    """From the rack to a spine."""
+    """Name the link from the rack to a spine."""
     return f"up to spine {spine}"
 
 
 def downlink(spine: int) -> str:
-    """From a spine to the rack."""
+    """Name the link from a spine to the rack."""
     return f"down from spine {spine}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Framing:
-    """How bytes are cut up: messages of `packets` of `path_mtu`, of which the first chunk is the header.
+    """Layout of messages: `packets` of `path_mtu` bytes each, whose first chunk is the header.
 
-    `ethernet_bytes`: what a frame has besides, on the wire.
+    `ethernet_bytes`: bytes that a frame has in addition on the wire.
     """
 
     path_mtu: int = 4096
@@ -62,7 +62,7 @@ class Framing:
 
     @property
     def window_bytes(self) -> int:
-        """W·P·MTU: what a worker may have in flight."""
+        """W·P·MTU: the most bytes that a worker may have in flight."""
         return self.window * self.packets * self.path_mtu
 
     @property
@@ -72,11 +72,11 @@ class Framing:
 
     @property
     def payload_bytes(self) -> int:
-        """What a full message has of the tensor."""
+        """Bytes of the tensor in a full message."""
         return self.packets * self.path_mtu - CHUNK_BYTES
 
     def wire_bytes(self, size: float) -> int:
-        """What `size` bytes of one operation are with all headers and padding."""
+        """Return the bytes on the wire for `size` bytes of one operation, with all headers and padding."""
         full, rest = divmod(math.ceil(size), self.payload_bytes)
         whole = full * self.packets * self.packet_bytes
         if rest == 0:
@@ -85,7 +85,7 @@ class Framing:
         return whole + padded + -(-padded // self.path_mtu) * self._frame_bytes
 
     def announcement_bytes(self, size: float) -> int:
-        """What goes before a sum of `size` bytes of floats: a window of messages with scales alone."""
+        """Return the bytes sent before a sum of `size` bytes of floats: a window of messages of scales."""
         messages = min(self.window, -(-math.ceil(size) // self.payload_bytes))
         return messages * (CHUNK_BYTES + self._frame_bytes)
 
@@ -96,10 +96,10 @@ class Framing:
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """Rates in bit/s: of a machine's NIC, a GPU's channel inside, and a link between switches, both ways.
+    """Rates in bit/s, each way: of a machine's NIC, a GPU's channel inside, and a link between switches.
 
-    `alpha_s` is the latency of a hop: a link and what is at its end. More than `leaf_hosts` machines have a
-    rack more, and then each rack has a link to each of `spines`.
+    `alpha_s` is the latency of a hop: a link and the device at its end. A rack has at most `leaf_hosts`
+    machines. If there are several racks, each has a link to each of `spines`.
     """
 
     hosts: int
@@ -141,15 +141,15 @@ class Fabric:
 
     @property
     def shape(self) -> Shape:
-        """What the closed forms know of it."""
+        """The parameters of the closed forms in `workloads.hierarchy`."""
         return Shape(hosts=self.hosts, gpus_per_host=self.gpus_per_host, k=self.intra_rate / self.rate)
 
     def spine(self, plane: int) -> int:
-        """By which spine a plane's job, or its ring's connection to the next rack, goes."""
+        """Return the spine that carries a plane's job, or its ring's connection to the next rack."""
         return plane % self.spines
 
     def capacities(self) -> dict[Link, float]:
-        """Bytes per second of the links that stand for all."""
+        """Return the bytes per second of the links that stand for all."""
         nic, channel, between = (rate / 8 for rate in (self.rate, self.intra_rate, self.uplink_rate))
         links: dict[Link, float] = {GPU_OUT: channel, GPU_IN: channel, NIC_UP: nic, NIC_DOWN: nic}
         if self.racks > 1:
@@ -158,9 +158,10 @@ class Fabric:
         return links
 
     def way_s(self, size: float, *, crosses: bool) -> float:
-        """From one machine to another, how long the last packet of `size` bytes on the wire takes.
+        """Return how long the last packet of `size` bytes on the wire takes from one machine to another.
 
-        By the rack's switch, or by two leaves and a spine. A switch sends a packet on when it has all of it.
+        The way leads over the rack's switch, or over two leaves and a spine. A switch forwards a packet when
+        it has received all of it.
         """
         packet = min(size, self.framing.packet_bytes) * 8
         if crosses:
@@ -168,11 +169,14 @@ class Fabric:
         return 2 * self.alpha_s + packet / self.rate
 
     def tree_s(self, size: float) -> float:
-        """The same of a contribution and its sum: to the switch that completes it and back."""
+        """Return how long a contribution takes to the switch that completes it, and its sum back."""
         return self.way_s(size, crosses=self.racks > 1)
 
     def window_limit(self, *, crosses: bool, answer_s: float = 0.0) -> float:
-        """Of a connection, wire bytes per second: a window each time a message is there and answered."""
+        """Return the most wire bytes per second of a connection: a window in a message's round trip.
+
+        `answer_s`: the time that the answer takes.
+        """
         message = self.framing.wire_bytes(self.framing.payload_bytes)
         there_s = message * 8 / self.rate + self.way_s(message, crosses=crosses)
         return self.framing.window * message / (there_s + answer_s)

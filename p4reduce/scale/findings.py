@@ -1,4 +1,4 @@
-"""What a sweep says: who is fastest where, from which k on, and what no switch of this release does."""
+"""Conclusions from a sweep: the fastest strategies, the thresholds of k, the limits of today's switches."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ SIMULATED = "flow"
 
 
 def name_of(cell: Cell) -> str:
-    """The model's name, or the sum's size."""
+    """Return the model's name, or the sum's size."""
     return cell.what.name if isinstance(cell.what, Workload) else f"{cell.what:,} bytes"
 
 
 def by_subject(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """What is of one model or size together."""
+    """Group consecutive outcomes by model or size."""
     return [list(group) for _, group in groupby(outcomes, key=lambda one: name_of(one.cell))]
 
 
 def by_gpus(outcomes: Iterable[Outcome]) -> list[list[Outcome]]:
-    """What is of one number of GPUs together."""
+    """Group consecutive outcomes by number of GPUs."""
     return [list(group) for _, group in groupby(outcomes, key=lambda one: one.cell.fabric.gpus)]
 
 
 def fastest(outcomes: Sequence[Outcome]) -> Outcome:
-    """Who takes least; of equals, the first."""
+    """Return the outcome that takes least time; of equals, the first."""
     return min(outcomes, key=lambda outcome: outcome.seconds)
 
 
 def over(outcomes: Sequence[Outcome], strategy: str, one: Outcome) -> float | None:
-    """How many times as long as `one` a strategy of the same subject and GPUs takes."""
+    """Return how many times as long as `one` the `strategy` takes; None if it is not among the outcomes."""
     return next((other.seconds / one.seconds for other in outcomes if other.cell.strategy == strategy), None)
 
 
 def winners(outcomes: Sequence[Outcome]) -> list[str]:
-    """Of one subject: who is fastest, from how many GPUs to how many."""
+    """Say for one subject which strategy is fastest at which numbers of GPUs."""
     best = [(group[0].cell.fabric.gpus, fastest(group).cell.strategy) for group in by_gpus(outcomes)]
     sentences = []
     for strategy, places in groupby(best, key=lambda place: place[1]):
@@ -54,7 +54,7 @@ def winners(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def threshold(outcomes: Sequence[Outcome]) -> str | None:
-    """From which k on sums by planes beat the flat ring by the formula; None where nobody asks."""
+    """Say from which k on sums by planes beat the flat ring by formula; None if they are not compared."""
     chosen = {one.cell.strategy for one in outcomes}
     if names.FLAT_RING not in chosen or chosen.isdisjoint({names.HIERARCHICAL, names.HIERARCHICAL_PHASES}):
         return None
@@ -72,7 +72,7 @@ def threshold(outcomes: Sequence[Outcome]) -> str | None:
 
 
 def cautions(outcomes: Sequence[Outcome]) -> list[str]:
-    """Where more workers are behind a leaf than the switch's program takes."""
+    """Warn of strategies with more workers behind a leaf than the switch's program takes."""
     said = []
     for strategy in (names.HIERARCHICAL, names.HIERARCHICAL_PHASES, IN_NETWORK):
         workers = max(
@@ -87,7 +87,7 @@ def cautions(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def as_json(outcomes: Sequence[Outcome], *, command: str) -> dict[str, Any]:
-    """All of it; what is infinite is null."""
+    """Return all outcomes and conclusions for JSON; infinite numbers are null."""
     first = outcomes[0].cell
     return {
         "simulated": SIMULATED,

@@ -1,7 +1,7 @@
-"""Flows over links on a simulated clock. Events are flows' starts and ends; between them rates stand still.
+"""Flows over links on a simulated clock. Events are flows' starts and ends; rates are constant between them.
 
 Rates are max-min fair, found by progressive filling (Bertsekas and Gallager, Data Networks, 6.5.2): all rates
-grow alike until a link is full or a flow is at its limit; that settles these flows, and the others grow on.
+grow alike until a link is full or a flow is at its limit. That settles these flows, and the others grow on.
 A flow may load several links, and one link several times over: a sum in the network is one flow (a coflow)
 that has the same rate on all links of its tree.
 """
@@ -24,7 +24,7 @@ _FULL: Final = 1e-9  # what is left of a link or a limit, as a share of it, and 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Flow:
-    """`size` bytes. `loads`: what a link carries for each of them; `limit` in bytes per second."""
+    """`size` bytes. `loads`: bytes that each link carries for each of them; `limit` in bytes per second."""
 
     size: float
     loads: Mapping[Link, float]
@@ -38,7 +38,7 @@ class Flow:
 
 
 def max_min(flows: Sequence[Flow], capacities: Mapping[Link, float]) -> NDArray[np.float64]:
-    """Each flow's rate in bytes per second, of links with such `capacities`."""
+    """Return each flow's rate in bytes per second, given the links' `capacities`."""
     links = {link: place for place, link in enumerate({link: None for flow in flows for link in flow.loads})}
     loads = np.zeros((len(links), len(flows)))
     for number, flow in enumerate(flows):
@@ -72,7 +72,7 @@ class _Running:
 
 
 class Network:
-    """Links, the flows on them, and what else is to happen when."""
+    """Links, the flows on them, and timers."""
 
     def __init__(self, capacities: Mapping[Link, float]) -> None:
         self.now = 0.0
@@ -85,7 +85,7 @@ class Network:
         self._numbers = itertools.count()
 
     def start(self, flow: Flow, sent: Callable[[], None]) -> None:
-        """Begin now; `sent` is called when the last byte is on the wire."""
+        """Start a flow now; call `sent` when its last byte is on the wire."""
         for link, load in flow.loads.items():
             self.carried[link] += flow.size * load
         alike = (frozenset(flow.loads.items()), flow.limit)
@@ -93,11 +93,11 @@ class Network:
         self._stale = True
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call so much later."""
+        """Call `call` after so many simulated seconds."""
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), call))
 
     def run(self) -> float:
-        """All that is to happen; the moment of the last of it."""
+        """Play all flows and timers to their end; return the time of the last event."""
         while self._running or self._timers:
             if self._stale:
                 self._share()
@@ -112,7 +112,7 @@ class Network:
         return self.now
 
     def _share(self) -> None:
-        """Rates of the flows that there are now; the same flows have had them before, more often than not."""
+        """Set the rates of the present flows; rates of a set of flows seen before are remembered."""
         beside = tuple(one.alike for one in self._running)
         if beside not in self._known:
             self._known[beside] = max_min([one.flow for one in self._running], self._capacities).tolist()
@@ -126,7 +126,7 @@ class Network:
             one.left -= one.rate * seconds
 
     def _end(self) -> None:
-        """Flows that have sent everything go, in the order in which they came."""
+        """Remove the flows that have sent everything, in the order in which they started."""
         over = [one for one in self._running if one.left <= _FULL * one.flow.size]
         self._running = [one for one in self._running if one.left > _FULL * one.flow.size]
         self._stale = True

@@ -25,7 +25,7 @@ from p4reduce.workloads.traffic.model import Workload
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """How long it takes, how long of that workers wait for sums, and how long the sums are under way."""
+    """Duration of an iteration, the time that workers wait for sums, and the sum of all sums' durations."""
 
     seconds: float
     waiting_s: float
@@ -33,7 +33,7 @@ class Iteration:
 
 
 def iterate(workload: Workload, sum_s: Callable[[int], float], *, overlap: bool = True) -> Iteration:
-    """One iteration with DDP's buckets; `sum_s` has a sum's seconds by its bytes.
+    """Simulate one iteration with DDP's buckets; `sum_s` returns a sum's seconds by its bytes.
 
     Without `overlap`, no bucket is summed before all gradients are there.
     """
@@ -54,13 +54,13 @@ def iterate(workload: Workload, sum_s: Callable[[int], float], *, overlap: bool 
 
 
 def _ready_at_the_end(workload: Workload) -> Workload:
-    """The same with the whole backward pass before the first gradient."""
+    """Move all of the backward pass before the first gradient."""
     *others, last = (replace(layer, backward_ns=0) for layer in workload.layers)
     return replace(workload, layers=(*others, replace(last, backward_ns=workload.backward_ns)))
 
 
 class SimulatedClock(Clock):
-    """Time that goes on where somebody waits for it."""
+    """Time that advances only when somebody waits for it."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -68,21 +68,21 @@ class SimulatedClock(Clock):
         self._numbers = itertools.count()
 
     def now(self) -> float:
-        """Seconds since it was made."""
+        """Return the seconds since the clock was made."""
         return self._now
 
     def at(self, moment: float, future: Future[None]) -> None:
-        """That future is done then."""
+        """Schedule `future` to be done at `moment`."""
         heapq.heappush(self._events, (moment, next(self._numbers), future))
 
     def sleep_until(self, due: float) -> None:
-        """All that happens until then."""
+        """Play all events until `due`."""
         while self._events and self._events[0][0] <= due:
             self._next()
         self._now = max(self._now, due)
 
     def wait(self, future: Future[None]) -> None:
-        """All that happens until it is done."""
+        """Play events until `future` is done."""
         while not future.done():
             self._next()
         future.result()
@@ -105,7 +105,7 @@ class SimulatedReducer:
         self._free_at = 0.0
 
     def start(self, array: NDArray[Any]) -> Future[None]:
-        """Nothing becomes of the array."""
+        """Schedule a sum of the array's size; the array does not change."""
         future: Future[None] = Future()
         seconds = self._sum_s(array.nbytes)
         self.summing_s += seconds
@@ -114,20 +114,20 @@ class SimulatedReducer:
         return future
 
     def sum(self, array: NDArray[Any]) -> None:
-        """As `start`, and wait."""
+        """Do as `start` does, and wait."""
         self._clock.wait(self.start(array))
 
     def barrier(self) -> None:
-        """All are there."""
+        """Do nothing: all ranks are in step."""
 
     def reference(self, racks: Racks, dtype: Any) -> None:
-        """There are no values."""
+        """Return None: there are no values to compare."""
 
     def retransmissions(self) -> None:
-        """Nothing is lost."""
+        """Return None: nothing is lost."""
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: there is nothing to close."""
 
 
 class SizesAlone(Gradients):
@@ -145,15 +145,15 @@ class SizesAlone(Gradients):
         self._buffers = [np.broadcast_to(np.zeros((), dtype), (size,)) for size in sizes]
 
     def fits(self, sizes: Sequence[int], dtype: np.dtype[Any], *, over_16_bits: bool = False) -> bool:
-        """They are made anew each time."""
+        """Return False: buffers are made anew each time."""
         return False
 
     def buffer(self, bucket: int) -> NDArray[Any]:
-        """An array of that size, not to be written to."""
+        """Return an array of that size, which is not to be written to."""
         return self._buffers[bucket]
 
     def renew(self, bucket: int, iteration: int) -> None:
-        """There is nothing to write."""
+        """Do nothing: there is nothing to write."""
 
     def check_all(self) -> None:
-        """There is nothing that could be wrong."""
+        """Do nothing: there are no values that could be wrong."""

@@ -26,7 +26,7 @@ MAX_PIECES: Final = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:
-    """What flows in each stage, and how long the last byte is under way then."""
+    """The flow of each stage, and the time that its last byte is under way after it was sent."""
 
     pieces: int
     planes: int
@@ -38,14 +38,14 @@ class Stages:
 
 @dataclass(frozen=True, kw_only=True)
 class Played:
-    """When the last piece is gathered, and what each link has carried."""
+    """The time when the last piece is gathered, and the bytes that each link has carried."""
 
     seconds: float
     carried: Mapping[Link, float]
 
 
 def pieces_of(size: float, piece: int) -> list[float]:
-    """`size` bytes in pieces at most `piece` long: alike, but for smaller ones at the ends, as on machines.
+    """Cut `size` bytes into equal pieces of at most `piece`, with smaller ones at the ends, as machines do.
 
     WorkloadError: too many.
     """
@@ -62,7 +62,7 @@ def pieces_of(size: float, piece: int) -> list[float]:
 
 
 def play(stages: Stages, capacities: Mapping[Link, float], *, begin_s: float = 0.0) -> Played:
-    """All pieces, from `begin_s` on."""
+    """Play all pieces, from `begin_s` on."""
     network = Network(capacities)
     _Pipeline(stages, network).begin(begin_s)
     return Played(seconds=network.run(), carried=network.carried)
@@ -70,14 +70,14 @@ def play(stages: Stages, capacities: Mapping[Link, float], *, begin_s: float = 0
 
 @dataclass
 class _Stage:
-    """Which piece is next, and which have come so far."""
+    """A stage's next piece, and the number of pieces that have come so far."""
 
     next: int = 0
     ready: int = 0  # pieces before this one may go
     busy: bool = False
 
     def take(self) -> int | None:
-        """A piece to begin with, if there is one."""
+        """Return the next piece if the stage may begin it now; else None."""
         if self.busy or self.next >= self.ready:
             return None
         self.busy = True

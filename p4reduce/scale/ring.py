@@ -1,8 +1,8 @@
-"""How long a ring's steps take where its hops differ.
+"""Duration of a ring's steps if its hops differ.
 
-In each step a rank sends one part, and it sends the next when it has that from behind and has sent the one
-before. So ranks are not in step: what a slow hop costs is paid once where rates bound the ring, and its
-latency once a round where latencies do. Rates within a step are those of all hops sending at once.
+In each step a rank sends one part. It sends the next part when it has received that from its predecessor and
+has sent the one before. So ranks are not in step: a slow hop's cost is paid once if rates bound the ring, and
+its latency once a round if latencies do. Rates within a step are those of all hops sending at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 
 
 def ring_s(sends_s: NDArray[np.float64], latencies_s: NDArray[np.float64], *, steps: int) -> float:
-    """Until the last rank has its last part. By rank: how long sending a part takes, and then its way."""
+    """Return when the last rank has its last part.
+
+    By rank: `sends_s` is how long sending a part takes, `latencies_s` how long it is under way then.
+    """
     if steps == 0:
         return 0.0
     if np.ptp(sends_s) == 0 and np.ptp(latencies_s) == 0:

@@ -1,7 +1,7 @@
-"""One sum over all GPUs, by each strategy: how long it takes on a simulated fabric, and what a NIC carries.
+"""One sum over all GPUs, by each strategy: its time on a simulated fabric, and the bytes that a NIC carries.
 
-Rings send in steps, each part when the one from behind is there. A sum in the network is a coflow: it has one
-rate on all links of its tree, and not more than its window allows. docs/scale.md says what is left out.
+Rings send in steps, each part when the predecessor's part is there. A sum in the network is a coflow: it has
+one rate on all links of its tree, and not more than its window allows. docs/scale.md lists what is left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p4reduce.workloads.strategies.names import IN_NETWORK
 
 @dataclass(frozen=True, kw_only=True)
 class Sum:
-    """`nic_bytes`: on the wire, each way, at a machine's NIC."""
+    """Duration of a sum, and the bytes on the wire, each way, at a machine's NIC."""
 
     seconds: float
     nic_bytes: float
@@ -31,9 +31,9 @@ class Sum:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """`size` bytes a GPU. `floats` need scales first, where a switch adds them up.
+    """`size` bytes a GPU. `floats`: the elements need scales first if a switch adds them up.
 
-    `piece`: so many bytes of each plane are a piece of the pipeline of `hierarchical`; None: `default_piece`.
+    `piece`: bytes of each plane in a piece of `hierarchical`'s pipeline; None: `default_piece`.
     """
 
     size: int
@@ -42,18 +42,21 @@ class Sizes:
 
 
 def simulate(strategy: str, sizes: Sizes, fabric: Fabric) -> Sum:
-    """A sum with nothing else on the fabric."""
+    """Simulate one sum with nothing else on the fabric."""
     return _STRATEGIES[strategy](sizes, fabric)
 
 
 def default_piece(fabric: Fabric, size: int) -> int:
-    """A window of each plane, or 1 MiB of the tensor, or as much as leaves `MAX_PIECES`: what is most."""
+    """Return the bytes of a plane in a piece.
+
+    It is the most of a window, 1 MiB of the tensor, and what leaves `MAX_PIECES` pieces.
+    """
     n = fabric.gpus_per_host
     return max(fabric.framing.window_bytes, 2**20 // n, -(-size // n // MAX_PIECES))
 
 
 def _flat_ring(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Ranks machine by machine: of n hops, all but one stay inside."""
+    """Simulate a ring through the ranks of machine after machine: of n hops, all but one stay inside."""
     n = fabric.gpus_per_host
     part = sizes.size / fabric.gpus
     to_next, ways = _machine_hops(fabric, part, planes=1)
@@ -69,7 +72,7 @@ def _flat_ring(sizes: Sizes, fabric: Fabric) -> Sum:
 
 
 def _hierarchical_ring(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Reduce-scatter inside, a ring of machines for each plane at the same time, all-gather inside."""
+    """Simulate a reduce-scatter inside, a ring of machines for each plane at once, an all-gather inside."""
     n, share = fabric.gpus_per_host, sizes.size / fabric.gpus_per_host
     inside = (n - 1) * (fabric.alpha_s + share * 8 / fabric.intra_rate)
     between = _ring_of_machines(share, fabric, planes=n)
@@ -77,7 +80,7 @@ def _hierarchical_ring(sizes: Sizes, fabric: Fabric) -> Sum:
 
 
 def _reduce_broadcast(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Inside, from GPU to GPU in a chain, a message behind the other; a ring of machines; the chain back."""
+    """Simulate a chain of GPUs inside, message behind message, a ring of machines, and the chain back."""
     n, between = fabric.gpus_per_host, _ring_of_machines(sizes.size, fabric, planes=1)
     if n == 1:
         return between
@@ -87,7 +90,7 @@ def _reduce_broadcast(sizes: Sizes, fabric: Fabric) -> Sum:
 
 
 def _in_network(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Every GPU is a worker: n tensors over each NIC, one over an uplink."""
+    """Simulate a sum in which each GPU is a worker: n tensors over each NIC, one over an uplink."""
     n, framing = fabric.gpus_per_host, fabric.framing
     size = framing.wire_bytes(sizes.size)
     if sizes.floats:
@@ -98,13 +101,13 @@ def _in_network(sizes: Sizes, fabric: Fabric) -> Sum:
 
 
 def _hierarchical(sizes: Sizes, fabric: Fabric) -> Sum:
-    """Reduce-scatter inside, each plane's sum in the network, all-gather inside: pieces in a pipeline."""
+    """Simulate pieces in a pipeline: reduce-scatter inside, each plane in the network, all-gather inside."""
     piece = default_piece(fabric, sizes.size) if sizes.piece is None else sizes.piece
     return _by_planes(sizes, fabric, pieces_of(sizes.size / fabric.gpus_per_host, piece))
 
 
 def _hierarchical_phases(sizes: Sizes, fabric: Fabric) -> Sum:
-    """The same in one piece: phases go one after the other."""
+    """Simulate the same stages with one piece: they are phases, one after the other."""
     return _by_planes(sizes, fabric, [sizes.size / fabric.gpus_per_host])
 
 
@@ -134,12 +137,12 @@ def _by_planes(sizes: Sizes, fabric: Fabric, pieces: Sequence[float]) -> Sum:
 
 
 def _agreed_s(sizes: Sizes, fabric: Fabric) -> float:
-    """Until all have the scales of the first message of floats."""
+    """Return the time until all workers have the scales of the first message of floats."""
     return fabric.tree_s(fabric.framing.announcement_bytes(1)) if sizes.floats else 0.0
 
 
 def tree_flow(fabric: Fabric, size: float, *, plane: int, workers: int) -> Flow:
-    """A coflow of `workers` of each machine, up to the switch that completes the sum and down again."""
+    """Make the coflow of `workers` of each machine, up to the switch that completes the sum, and back."""
     loads: dict[Link, float] = {NIC_UP: workers, NIC_DOWN: workers}
     if fabric.racks > 1:
         spine = fabric.spine(plane)
@@ -148,7 +151,7 @@ def tree_flow(fabric: Fabric, size: float, *, plane: int, workers: int) -> Flow:
 
 
 def _ring_of_machines(size: float, fabric: Fabric, *, planes: int) -> Sum:
-    """`size` bytes a plane; the slowest plane's time."""
+    """Simulate a ring of machines for each of `planes`, with `size` bytes each; the slowest plane counts."""
     part, steps = size / fabric.hosts, 2 * (fabric.hosts - 1)
     by_plane, ways = _machine_hops(fabric, part, planes=planes)
     kinds = {sends.tobytes(): sends for sends in by_plane}.values()
@@ -161,7 +164,7 @@ def _ring_of_machines(size: float, fabric: Fabric, *, planes: int) -> Sum:
 def _machine_hops(
     fabric: Fabric, part: float, *, planes: int
 ) -> tuple[list[NDArray[np.float64]], NDArray[np.float64]]:
-    """By plane, how long each machine sends a part to the next one, and how long that is under way."""
+    """Return how long each machine sends a part to the next, by plane, and how long the part is under way."""
     crosses = np.zeros(fabric.hosts, dtype=bool)
     if fabric.racks > 1:
         crosses[fabric.leaf_hosts - 1 :: fabric.leaf_hosts] = True
@@ -176,7 +179,7 @@ def _machine_hops(
 
 
 def machine_hop_rates(fabric: Fabric, planes: int, *, crosses: bool) -> NDArray[np.float64]:
-    """Of the connections from one machine to the next, one a plane."""
+    """Return the rates of the connections from one machine to the next, one a plane."""
     flows = []
     for plane in range(planes):
         loads: dict[Link, float] = {NIC_UP: 1, NIC_DOWN: 1}

@@ -1,6 +1,6 @@
 """Many simulations at once: a cell is one workload or size, one number of GPUs and one strategy.
 
-Cells know nothing of each other, so that any `concurrent.futures.Executor` runs them.
+Cells are independent of each other, so any `concurrent.futures.Executor` runs them.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ MAX_BYTES: Final = 2**40
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """What is simulated: iterations of a workload, or one sum of so many bytes.
+    """One simulation: an iteration of a workload, or one sum of so many bytes.
 
-    `piece`: of `hierarchical`, bytes of a plane in the pipeline; None: `default_piece`.
+    `piece`: bytes of a plane in a piece of `hierarchical`'s pipeline; None: `default_piece`.
     """
 
     what: Workload | int
@@ -49,9 +49,9 @@ class Cell:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of a cell. `formula_s`: the same with sums as in `hierarchy`'s closed forms.
+    """Result of a cell. `formula_s`: the same time, with sums as in `hierarchy`'s closed forms.
 
-    `waiting_s` and `summing_s` are of an iteration; `nic_bytes`: on the wire at a NIC, each way.
+    `waiting_s` and `summing_s` are those of an iteration; `nic_bytes`: on the wire at a NIC, each way.
     """
 
     cell: Cell
@@ -63,7 +63,7 @@ class Outcome:
 
     @property
     def bus_gbit_s(self) -> float | None:
-        """Of a sum, as nccl-tests count it: what a flat ring would have to carry, over the time."""
+        """A sum's bus bandwidth as in nccl-tests: what a flat ring's link would carry, over the time."""
         if isinstance(self.cell.what, Workload):
             return None
         return self.cell.what * 8 / self.seconds * ring_to_in_network(self.cell.fabric.gpus) / 1e9
@@ -103,7 +103,7 @@ def run(cell: Cell) -> Outcome:
 
 
 def run_all(cells: Sequence[Cell], executor: Executor | None = None) -> list[Outcome]:
-    """All of them, in their order; without an executor here, one after the other."""
+    """Run all cells, and return their outcomes in order; without an executor, run them here in turn."""
     if executor is None:
         return [run(cell) for cell in cells]
     # The largest take longest: whoever is free takes the next, and the short ones fill the end.

@@ -1,4 +1,4 @@
-"""A sweep for a terminal: a table for each model or size, and what it says."""
+"""A sweep for a terminal: a table for each model or size, and the conclusions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BASES = (names.FLAT_RING, IN_NETWORK)  # what others are compared with, if it i
 
 
 def tables(outcomes: Sequence[Outcome]) -> RenderableType:
-    """Nothing in them was measured, and each says so."""
+    """Make the tables and sentences; each says that nothing in it was measured."""
     parts: list[RenderableType] = []
     for subject in findings.by_subject(outcomes):
         parts.append(_table(subject))
@@ -67,7 +67,7 @@ def _table(subject: Sequence[Outcome]) -> Table:
 
 
 def _used(one: Outcome) -> str:
-    """Of an iteration the share that waits for sums, of a sum the bus bandwidth."""
+    """Format an iteration's share of waiting for sums, or a sum's bus bandwidth."""
     if one.waiting_s is not None:
         return share(one.waiting_s / one.seconds if one.seconds else 0.0)
     return rate((one.bus_gbit_s or 0.0) * 1e3)
