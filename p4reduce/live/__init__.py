@@ -1,1 +1,1 @@
-"""A cluster while it runs: what was asked of it, what that means, and how it is shown (`p4reduce top`)."""
+"""A running cluster: what was asked of it, its meaning, and how `p4reduce top` shows it."""

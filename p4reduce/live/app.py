@@ -1,4 +1,4 @@
-"""`p4reduce top` in a terminal: asks in a thread, shows what came, and goes on when the cluster does not."""
+"""`p4reduce top` in a terminal: it asks in a thread, shows the answers, and survives the cluster's end."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ HELP: Final = """\
 
 
 class Source(Protocol):
-    """What is asked, see `Asker`."""
+    """Source of readings, see `Asker`."""
 
     name: str
 
@@ -81,7 +81,7 @@ class Source(Protocol):
 
 
 class Rows(DataTable[Text]):
-    """A table that is told all of its rows again and again, and changes what has changed."""
+    """A table that is given all of its rows again and again, and redraws only what has changed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("shift+left", "scroll_left", show=False),
@@ -103,7 +103,7 @@ class Rows(DataTable[Text]):
         self._head()
 
     def tell(self, rows: list[Row]) -> None:
-        """These are the rows now."""
+        """Show these rows."""
         self._found = rows
         column = None if self.sort_column is None else self.table.columns[self.sort_column]
         ordered = columns.sorted_rows(self.table, rows, column, descending=self.descending)
@@ -118,7 +118,7 @@ class Rows(DataTable[Text]):
         self._shown = fresh
 
     def sort_by_next(self) -> None:
-        """By the next column; after the last, as they are found."""
+        """Sort by the next column; after the last one, keep the order in which rows are found."""
         following = 0 if self.sort_column is None else self.sort_column + 1
         self.sort_column = following if following < len(self.table.columns) else None
         # Who looks for numbers looks for large ones.
@@ -126,7 +126,7 @@ class Rows(DataTable[Text]):
         self._again()
 
     def reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order of the rows."""
         self.descending = not self.descending
         self._again()
 
@@ -169,21 +169,21 @@ class Rows(DataTable[Text]):
 
 
 class Words(Static):
-    """A line that is drawn again only when it has changed."""
+    """A line that is redrawn only when it has changed."""
 
     def __init__(self, text: str, *, id: str) -> None:
         super().__init__(text, id=id, markup=False)
         self.text = text
 
     def tell(self, text: str) -> None:
-        """This is the text now."""
+        """Show this text."""
         if text != self.text:
             self.text = text
             self.update(text)
 
 
 class Help(ModalScreen[None]):
-    """What the keys do and the columns mean."""
+    """Screen with the keys and the meaning of the columns."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss", "back")]
 
@@ -193,7 +193,7 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """The live view of one cluster. `interval_s`: from one look to the next."""
+    """The live view of one cluster. `interval_s`: seconds from one look to the next."""
 
     TITLE = "p4reduce top"
     ENABLE_COMMAND_PALETTE = False
@@ -256,7 +256,7 @@ class Top(App[None]):
 
     @work(exclusive=True)
     async def look(self) -> None:
-        """Ask, show, wait, again and again. In pause nothing is asked."""
+        """Ask, show and wait in a loop; ask nothing during a pause."""
         while True:
             started = time.monotonic()
             if not self.paused:
@@ -285,7 +285,7 @@ class Top(App[None]):
             self._show()
 
     def _say(self, trouble: str) -> None:
-        """What is the matter; what was last known stays, marked as old."""
+        """Show the trouble; the last known view stays, marked as stale."""
         self.trouble = trouble
         remarks = self.latest.remarks if self.latest is not None else []
         words = " ".join(filter(None, ("PAUSED (p goes on)." if self.paused else "", trouble, *remarks)))
@@ -294,7 +294,7 @@ class Top(App[None]):
         self._views.set_class(bool(trouble), "stale")
 
     def _show(self) -> None:
-        """What was found last, in the view that is open; the others are told when they are opened."""
+        """Show the latest view in the open tab; other tabs are updated when they are opened."""
         if self.latest is None:
             return
         self._headline.tell(columns.headline(self.latest))
@@ -316,7 +316,7 @@ class Top(App[None]):
         return next(iter(focused or tables), None)
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Another view is open."""
+        """Show the latest view in the tab that was opened."""
         self._show()
         self._focus()
 
@@ -325,27 +325,27 @@ class Top(App[None]):
         self._views.active = name
 
     def action_turn(self, by: int) -> None:
-        """Open the next view, or the one before."""
+        """Open the next view, or the previous one."""
         names = list(_VIEWS)
         self.action_show(names[(names.index(self._views.active) + by) % len(names)])
 
     def action_pause(self) -> None:
-        """Ask no more, or again."""
+        """Pause, or go on."""
         self.paused = not self.paused
         self._say(self.trouble)
 
     def action_sort(self) -> None:
-        """By the next column."""
+        """Sort the current table by its next column."""
         if (rows := self._current()) is not None:
             rows.sort_by_next()
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverse the order of the current table."""
         if (rows := self._current()) is not None:
             rows.reverse()
 
     def action_help(self) -> None:
-        """What the keys do."""
+        """Show the keys."""
         self.push_screen(Help())
 
 

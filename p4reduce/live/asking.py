@@ -1,4 +1,6 @@
-"""Asks a running cluster: the controller, the kernel, workers for their metrics. Not more than needed.
+"""Questions to a running cluster: to the controller, the kernel, and workers for their metrics.
+
+It asks no more than it needs.
 
 | asked | of whom | how often | why not more often |
 | --- | --- | --- | --- |
@@ -46,9 +48,10 @@ class ClusterGoneError(TopologyError):
 
 
 class Asker(contextlib.AbstractContextManager["Asker"]):
-    """Asks one cluster, again and again, from one thread at a time. A context manager.
+    """A context manager that asks one cluster again and again, from one thread at a time.
 
-    `sparing`: not everything each time. The parameters besides the name are there for tests.
+    `sparing`: ask for some things less often, as in the table above. The parameters besides the name are for
+    tests.
     """
 
     def __init__(
@@ -83,13 +86,13 @@ class Asker(contextlib.AbstractContextManager["Asker"]):
         self.close()
 
     def close(self) -> None:
-        """Give up the connection; a question under way fails. From any thread."""
+        """Close the connection; a question under way fails. May be called from any thread."""
         admin, self._admin = self._admin, None
         if admin is not None:
             admin.close()
 
     def ask(self) -> Reading:
-        """What is going on now. ClusterGoneError; ControllerError where the controller does not answer."""
+        """Ask what is going on now. ClusterGoneError; ControllerError if the controller does not answer."""
         started = self._clock()
         try:
             cluster = self._find(self.name)
@@ -169,7 +172,7 @@ def _next(before: Answer[T] | None, at: float, value: T) -> Answer[T]:
 
 
 def _counters(admin: AdminClient, jobs: Sequence[pb.JobInfo], remarks: list[str]) -> list[pb.FlowCounters]:
-    """Of all jobs; where a leaf is away, of those that do without it."""
+    """Ask for the flow counters of all jobs; if a leaf is away, of each job that does not need it."""
     if not jobs:
         return []
     try:
@@ -184,7 +187,7 @@ def _counters(admin: AdminClient, jobs: Sequence[pb.JobInfo], remarks: list[str]
 
 
 def read_agents(cluster: ClusterState) -> dict[WorkerKey, Agent]:
-    """The counts of all workers that tell any; one that is just leaving is left out."""
+    """Read the counts of all workers that tell them; a worker that is just leaving is left out."""
     from host_agent.metrics import SOCKETS
 
     def fetch(path: Path) -> str:
@@ -204,7 +207,7 @@ def read_agents(cluster: ClusterState) -> dict[WorkerKey, Agent]:
 
 
 def decode_agent(text: str) -> dict[WorkerKey, Agent]:
-    """A worker's counts from its metrics; other labels become part of the name: `collectives.ring`."""
+    """Decode a worker's counts from its metrics; other labels become part of the name: `collectives.ring`."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found: dict[WorkerKey, dict[str, float]] = {}

@@ -1,4 +1,4 @@
-"""The tables' columns: headings, and values as people read them."""
+"""The tables' columns: headings, and values formatted for people."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME_CELLS: Final = 18
 
 @dataclass(frozen=True)
 class Column:
-    """A column: the key of a row's value, its heading, how people see it; `of`: the key of the whole."""
+    """A column: the key of a row's value, its heading and format; `of`: the key of the value's total."""
 
     key: str
     heading: str
@@ -27,16 +27,16 @@ class Column:
     of: str = ""
 
     def cell(self, row: Row) -> str:
-        """A row's value as people see it."""
+        """Format a row's value."""
         text = self.show(row[self.key])
         return f"{text}/{row[self.of]}" if self.of and row[self.of] else text
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A table: its name (in `View` and JSON), title, columns, and what it says where it has no rows.
+    """A table: its name (in `View` and JSON), title, columns, and the text that is shown without rows.
 
-    `key`: the columns that tell one row from another.
+    `key`: the columns that identify a row.
     """
 
     name: str
@@ -46,21 +46,21 @@ class Table:
     empty: str
 
     def rows(self, view: View) -> list[Row]:
-        """Its rows, in the order in which they are found."""
+        """Return the table's rows, in the order in which they are found."""
         found: list[Row] = getattr(view, self.name)
         return found
 
     def cells(self, row: Row) -> list[str]:
-        """A row as people see it."""
+        """Format a row."""
         return [column.cell(row) for column in self.columns]
 
     def key_of(self, row: Row) -> str:
-        """What tells a row from the others."""
+        """Return the key that identifies a row."""
         return "\0".join(str(row[name]) for name in self.key)
 
 
 def count(value: float | None) -> str:
-    """1234567 as 1.2M."""
+    """Format a count: 1234567 as 1.2M."""
     if value is None:
         return UNKNOWN
     for limit, unit in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -71,28 +71,28 @@ def count(value: float | None) -> str:
 
 
 def per_s(value: float | None) -> str:
-    """A rate: 0.4, 12, 1.2M."""
+    """Format a rate: 0.4, 12, 1.2M."""
     if value is not None and 0 < value < 10:
         return f"{value:.1f}"
     return count(value)
 
 
 def mbit(value: float | None) -> str:
-    """Mbit/s."""
+    """Format Mbit/s."""
     if value is None:
         return UNKNOWN
     return f"{value:.1f}" if value < 1000 else f"{value:.0f}"
 
 
 def part(value: float | None) -> str:
-    """Of a link's rate: 97% and a bar."""
+    """Format a share of a link's rate: 97% and a bar."""
     if value is None:
         return UNKNOWN
     return f"{value:4.0%} {bar(value)}"
 
 
 def shortened(name: str) -> str:
-    """A long name, without its middle: the end may be what tells it from others."""
+    """Cut the middle out of a long name; its end may be what distinguishes it from others."""
     if len(name) <= _NAME_CELLS:
         return name
     half = (_NAME_CELLS - 1) // 2
@@ -100,7 +100,7 @@ def shortened(name: str) -> str:
 
 
 def bar(value: float) -> str:
-    """0 to 1 as a bar of `_BAR_CELLS` cells."""
+    """Draw 0 to 1 as a bar of `_BAR_CELLS` cells."""
     eighths = round(min(1.0, max(0.0, value)) * _BAR_CELLS * 8)
     whole, rest = divmod(eighths, 8)
     text = "█" * whole + (_EIGHTHS[rest] if rest else "")
@@ -235,7 +235,7 @@ TABLES: Final = (JOBS, FLOWS, LINKS, SWITCHES, HOSTS, FAULTS)
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """So that values of a column can be compared: numbers, then texts, then what is not known."""
+    """Return a key that makes a column's values comparable: numbers, then texts, then unknown values."""
     if value is None:
         return 2, 0
     if isinstance(value, (int, float)):
@@ -244,7 +244,7 @@ def sort_key(value: Any) -> tuple[int, Any]:
 
 
 def sorted_rows(table: Table, rows: Sequence[Row], column: Column | None, *, descending: bool) -> list[Row]:
-    """By a column's values, unknown ones last; without a column as they are found."""
+    """Sort by a column's values, unknown ones last; without a column, keep the order of the rows."""
     if column is None:
         return list(rows)
     if column is table.columns[0] and table is FAULTS:
@@ -255,7 +255,7 @@ def sorted_rows(table: Table, rows: Sequence[Row], column: Column | None, *, des
 
 
 def headline(view: View) -> str:
-    """The cluster in a line."""
+    """Describe the cluster in a line."""
     cluster = view.cluster
     rate = "" if cluster["rate_mbit"] is None else f", {cluster['rate_mbit']:g} Mbit/s"
     switches = f"{cluster['leaves']} leaves {cluster['spines']} spines" if cluster["spines"] else "rack"
@@ -266,7 +266,7 @@ def headline(view: View) -> str:
 
 
 def second_line(view: View) -> str:
-    """What it does, in a line."""
+    """Describe in a line what goes on in the cluster."""
     cluster = view.cluster
     errors = sum(row["severity"] == "error" for row in view.faults)
     going_on = sum(bool(row["per_s"]) for row in view.faults)
@@ -286,7 +286,7 @@ def _plural(number: int, word: str) -> str:
 
 
 def frame(view: View) -> str:
-    """All tables as plain text, for pipes and terminals that can nothing else."""
+    """Format all tables as plain text, for pipes and simple terminals."""
     parts = [f"{headline(view)}\n{second_line(view)}"]
     parts += [f"{table.title}\n{_lines(table, table.rows(view))}" for table in TABLES]
     if view.remarks:

@@ -1,4 +1,4 @@
-"""What is wrong in a cluster, or was: what is down or away, what was dropped and why, what came again."""
+"""Faults in a cluster, present or past: what is down or away, what was dropped and why, what came again."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ AGENT_EVENTS: Final[Mapping[str, tuple[Severity, str]]] = {
 
 
 def faults(reading: Reading) -> list[Row]:
-    """The worst first, then what goes on now, then what has been. `per_s` is None: not a count."""
+    """Return the faults, the worst first, present ones before past ones. `per_s` None: not a count."""
     rows = [*_states(reading), *_counts(reading)]
     rows.sort(
         key=lambda row: (Severity[row["severity"].upper()], not row["per_s"], row["what"], row["where"])
@@ -150,7 +150,7 @@ def _counts(reading: Reading) -> Iterator[Row]:
 
 
 def rate(total: float, before: float | None, seconds: float | None) -> float | None:
-    """By the second; None where that cannot be known, as after a counter began anew."""
+    """Return the growth per second; None if it is unknown, as after a counter began anew."""
     if before is None or seconds is None or total < before:
         return None
     return (total - before) / seconds

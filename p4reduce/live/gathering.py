@@ -1,10 +1,10 @@
-"""All metrics of a running cluster, from outside: what each of its processes tells, labelled with who it is.
+"""All metrics of a running cluster, from outside: those of each of its processes, labelled with its source.
 
 | label | value |
 | --- | --- |
 | cluster | its name |
-| component | controller, switch, agent, or cluster: what the kernel and the cluster's record say |
-| switch | of what a switch tells of itself, and of what the controller tells of a switch |
+| component | controller, switch, agent, or cluster (from the kernel and the cluster's record) |
+| switch | the switch, for metrics of a switch itself and for those that the controller has of it |
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Labels = dict[str, str]
 
 @dataclass(frozen=True)
 class Teller:
-    """A process that tells metrics, by the path of its socket. `required`: it is one that has to be there."""
+    """A process that tells metrics, by the path of its socket. `required`: the cluster needs it."""
 
     path: Path
     labels: Mapping[str, str]
@@ -46,7 +46,7 @@ class Teller:
 
 
 class ClusterMetrics:
-    """The metrics of the cluster `name`. The other parameters are there for tests."""
+    """The metrics of the cluster `name`. The other parameters are for tests."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class ClusterMetrics:
         self._interfaces = interfaces
 
     def collect(self) -> Iterable[Metric]:
-        """All families; of a cluster that is not there (any more), only that."""
+        """Return all families; if the cluster does not run, only `p4reduce_up`."""
         up = GaugeMetricFamily("p4reduce_up", "Whether it runs, and tells its metrics.")
         merged = _Merged()
         try:
@@ -81,7 +81,7 @@ class ClusterMetrics:
         return [up, *merged.families()]
 
     def _ask(self, whom: list[Teller]) -> Iterator[tuple[Teller, str | None]]:
-        """What each says; None: nothing."""
+        """Yield each process's metrics; None if it does not answer."""
 
         def ask(teller: Teller) -> str | None:
             try:
@@ -126,7 +126,7 @@ class ClusterMetrics:
 
 
 def tellers(cluster: ClusterState) -> list[Teller]:
-    """Who has metrics to tell: BMv2 has none, the controller tells what it reads from it."""
+    """Return the processes that tell metrics. BMv2 tells none: the controller tells what it reads from it."""
     found = [Teller(cluster.metrics / "controller.sock", {"component": "controller"})]
     for switch in cluster.switches:
         if switch.target == Target.EMBEDDED.value:
@@ -137,14 +137,14 @@ def tellers(cluster: ClusterState) -> list[Teller]:
 
 
 class _Merged:
-    """Families by name, no sample twice: a worker that lingers may have the place of a newer one."""
+    """Families by name, without duplicate samples: a lingering worker may have the place of a newer one."""
 
     def __init__(self) -> None:
         self._families: dict[str, Metric] = {}
         self._samples: dict[str, dict[tuple[str, frozenset[tuple[str, str]]], Sample]] = {}
 
     def add(self, family: Metric, labels: Labels) -> None:
-        """A family's samples, with `labels` in front of their own."""
+        """Add a family's samples, with `labels` in front of their own."""
         self._families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
         samples = self._samples.setdefault(family.name, {})
         for sample in family.samples:
@@ -152,7 +152,7 @@ class _Merged:
             samples[sample.name, frozenset(told.items())] = Sample(sample.name, told, sample.value)
 
     def families(self) -> Iterator[Metric]:
-        """All of them."""
+        """Yield all families."""
         for name, family in self._families.items():
             family.samples = list(self._samples[name].values())
             yield family

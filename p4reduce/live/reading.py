@@ -1,4 +1,4 @@
-"""What was asked of a running cluster at one time, as it was answered."""
+"""Answers of a running cluster to all questions at one time."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ PlaceKey = tuple[str, str]  # job and switch
 
 @dataclass(frozen=True)
 class Answer(Generic[T]):
-    """A value and when it was asked for (of a monotonic clock), with the answer before: rates need two."""
+    """A value, the time of its question (monotonic clock), and the previous answer: rates need two."""
 
     at: float
     value: T
     before: Answer[T] | None = None
 
     def then(self, at: float, value: T) -> Answer[T]:
-        """The next answer."""
+        """Return the next answer."""
         return Answer(at, value, Answer(self.at, self.value))
 
     @property
     def seconds(self) -> float | None:
-        """Between the two answers; None where there is but one."""
+        """Seconds between the two answers; None if there is only one."""
         return None if self.before is None or self.before.at >= self.at else self.at - self.before.at
 
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A link of a host or between switches, as the kernel has it. Up: away from the host, or to the spine."""
+    """A link of a host or between switches, as the kernel sees it. Up: away from the host, to the spine."""
 
     name: str
     is_up: bool
@@ -48,7 +48,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class SlotUse:
-    """Of a job's slots on a switch: how many hold a sum that is not complete."""
+    """Slots of a job on a switch: those that hold an incomplete sum, and all that it has."""
 
     open: int
     allocated: int
@@ -66,9 +66,9 @@ class Agent:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """All answers; each was asked when it was its turn. `remarks`: what could not be asked, and why.
+    """All answers, each of the time of its own question. `remarks`: what could not be asked, and why.
 
-    `at`: seconds of a monotonic clock. `asked_s`: how long all of it took.
+    `at`: seconds of a monotonic clock. `asked_s`: how long all questions took.
     """
 
     at: float
@@ -86,7 +86,7 @@ class Reading:
 
 
 def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Line]:
-    """A cluster's links by name (`h1:s1`, `l1:s1`), from what the kernel says of switches' interfaces."""
+    """Return a cluster's links by name (`h1:s1`, `l1:s1`), from the kernel's data on switches' interfaces."""
     found = {}
     for host in cluster.hosts:
         interface = interfaces.get(cluster.switch(host.switch).interfaces.get(host.port, ""))
@@ -113,22 +113,22 @@ def lines(cluster: ClusterState, interfaces: Mapping[str, Any]) -> dict[str, Lin
 
 
 def _carries(interface: Mapping[str, Any] | None) -> bool:
-    """Whether an interface and the one opposite are up. With wires between, each end has one opposite."""
+    """Return whether an interface and its opposite are up; with wires between, each end has one opposite."""
     return interface is not None and "LOWER_UP" in interface["flags"] and interface.get("qdisc") != wires.HOLE
 
 
 def counted(counters: Mapping[str, pb.CounterValue], *names: str, unit: str = "packets") -> int:
-    """Of some counters together, packets or bytes; one that is not there has counted none."""
+    """Add some counters, in packets or bytes; a missing counter counts as 0."""
     return sum(getattr(counters[name], unit) for name in names if name in counters)
 
 
 def flow_key(flow: pb.FlowCounters) -> tuple[str, int, int, str]:
-    """What tells a flow from others."""
+    """Return the key that identifies a flow."""
     return flow.job, flow.generation, flow.rank, flow.switch
 
 
 def slot_use(jobs: Sequence[pb.JobInfo], slots: Sequence[pb.Slot]) -> dict[PlaceKey, SlotUse]:
-    """From what the controller says of the slots that hold something."""
+    """Compute the use of slots from the controller's list of slots that hold something."""
     found = {
         (job.spec.name, place.switch): SlotUse(open=0, allocated=place.slots)
         for job in jobs

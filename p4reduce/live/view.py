@@ -1,4 +1,4 @@
-"""What a reading means: rows for people and programs, alike. No I/O."""
+"""The meaning of a reading: rows for people and programs alike. No I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DROPPED: Final = ("bad_icrc", "unplaced", "foreign", "no_uplink", "mismatch")
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Everything that is shown, by table; rows are as JSON has them. Rates are None where unknown."""
+    """All rows that are shown, by table, as in JSON. Unknown rates are None."""
 
     cluster: Row
     jobs: list[Row]
@@ -33,12 +33,12 @@ class View:
     remarks: list[str]
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """Return the view for programs."""
         return dict(vars(self))
 
 
 def view(reading: Reading) -> View:
-    """What there is to see."""
+    """Make the view of a reading."""
     flows = _flows(reading)
     return View(
         cluster=_cluster(reading),
@@ -116,7 +116,7 @@ def _job(reading: Reading, job: pb.JobInfo, flows: Sequence[Row]) -> Row:
 
 
 def _slots(reading: Reading) -> dict[PlaceKey, SlotUse]:
-    """Of jobs that still have them: slots are not asked about each time."""
+    """Return the use of slots of jobs that still have them: slots are not asked about each time."""
     held = {(job.spec.name, place.switch) for job in reading.jobs for place in job.places}
     found = reading.slots.value if reading.slots is not None else {}
     return {key: used for key, used in found.items() if key in held}
@@ -262,7 +262,7 @@ def _hosts(reading: Reading) -> list[Row]:
 
 
 def _agents_total(agents: Any, workers: Iterable[WorkerKey], *names: str) -> int | None:
-    """None where no worker tells."""
+    """Add up counters of workers; None if no worker tells its counters."""
     if agents is None:
         return None
     found = [agents.value[worker] for worker in workers if worker in agents.value]
