@@ -1,4 +1,4 @@
-"""PyTorch's Gloo all-reduce over TCP: what PyTorch has without RDMA, the yardstick from outside.
+"""PyTorch's Gloo all-reduce over TCP: PyTorch's way without RDMA, a yardstick from outside.
 
 PyTorch is imported only here, and only when it is asked for.
 """
@@ -25,7 +25,7 @@ _TIMEOUT: Final = timedelta(minutes=15)
 
 
 def gloo_missing() -> str:
-    """Why Gloo cannot run; empty if it can."""
+    """Return why Gloo cannot run; empty if it can."""
     return "" if importlib.util.find_spec("torch") else MISSING
 
 
@@ -59,7 +59,7 @@ class Gloo(QueuedReducer):
         self._sum(np.zeros(1, np.int32))
 
     def retransmissions(self) -> int:
-        """TCP segments that this host sent again since the group is there."""
+        """Return the TCP segments that this host retransmitted since the group was made."""
         return _segments_resent() - self._before
 
     def _close(self) -> None:
@@ -68,7 +68,7 @@ class Gloo(QueuedReducer):
 
 
 def as_torch(array: NDArray[Any]) -> Any:
-    """The torch tensor of the same type in the same memory: what goes over the wire has the array's bytes."""
+    """Return the torch tensor of the same type in the same memory, so the wire carries the array's bytes."""
     import torch
 
     if array.dtype == BFLOAT16:  # which NumPy has from elsewhere, and torch does not know
@@ -77,7 +77,7 @@ def as_torch(array: NDArray[Any]) -> Any:
 
 
 def _segments_resent() -> int:
-    """RetransSegs of RFC 4022's tcpRetransSegs, of this network namespace."""
+    """Return RetransSegs (RFC 4022, tcpRetransSegs) of this network namespace."""
     lines = [line.split() for line in Path("/proc/net/snmp").read_text().splitlines()]
     names, values = (line for line in lines if line[0] == "Tcp:")
     return int(values[names.index("RetransSegs")])

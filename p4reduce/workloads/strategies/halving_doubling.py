@@ -1,9 +1,9 @@
 """Recursive halving and doubling (Rabenseifner's all-reduce), with vectors halved and distances doubled.
 
-In step k a worker exchanges half of the part it still has with the worker 2^k places away and adds what it
-gets; after log2 N steps it has the sum of an N-th, and the same steps backwards gather all of them. Most
-bytes go to the nearest neighbour, which racks are good for. Where N is no power of two, the first 2(N - 2^k)
-ranks fold: the odd one of each two works for both.
+In step k a worker exchanges half of the part that it still has with the worker 2^k places away, and adds what
+it gets. After log2 N steps it has the sum of an N-th; the same steps backwards gather all parts. Most bytes
+go to the nearest neighbour, which suits racks. If N is not a power of two, the first 2(N - 2^k) ranks fold:
+the odd one of each pair works for both.
 
 R. Thakur, R. Rabenseifner, W. Gropp: Optimization of Collective Communication Operations in MPICH, 2005.
 """
@@ -21,7 +21,7 @@ from p4reduce.workloads.strategies.pairs import Pairs, PairsReducer
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What one rank does: whom it folds with, whether it only lends, its partner in each step."""
+    """One rank's part: the rank that it folds with, whether it only lends, its partner in each step."""
 
     folds_with: int | None
     lends: bool
@@ -29,12 +29,12 @@ class Plan:
 
     @property
     def peers(self) -> list[int]:
-        """Everybody that it has a connection with, in the order in which connections are made."""
+        """All ranks that it has a connection with, in the order in which connections are made."""
         return [*([] if self.folds_with is None else [self.folds_with]), *self.partners]
 
 
 def plan(rank: int, world_size: int) -> Plan:
-    """What `rank` does among `world_size`."""
+    """Make the plan of `rank` among `world_size`."""
     power = 1 << (world_size.bit_length() - 1)
     folded = 2 * (world_size - power)
     folds_with = rank ^ 1 if rank < folded else None
@@ -49,7 +49,7 @@ def plan(rank: int, world_size: int) -> Plan:
 
 
 class HalvingDoubling(PairsReducer):
-    """Over reliable connections between the pairs that exchange."""
+    """Halving and doubling over reliable connections between the pairs that exchange."""
 
     def __init__(self, pairs: Pairs, *, rank: int, world_size: int) -> None:
         super().__init__(pairs, rank=rank, world_size=world_size)

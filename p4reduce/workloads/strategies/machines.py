@@ -1,8 +1,8 @@
 """Hosts with several GPUs without help from the switch: the flat ring, and a master GPU in each host.
 
-Inside a host, GPUs pass pieces on over memory that they share, at the channel's rate: in each step all post
-one, and take one from their neighbour. What goes to another host is sent and received by the host's first
-GPU, straight from the memory of whose turn it is, as a NIC does.
+Inside a host, GPUs pass pieces on over shared memory, at the channel's rate: in each step every GPU posts
+one, and takes one from its neighbour. The host's first GPU sends and receives all data of other hosts,
+straight from the memory of the GPU whose turn it is, as a NIC does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MEETING_S: Final = 60.0
 
 
 class OnMachines(QueuedReducer):
-    """Over a job's connections, which are left by whoever joined it, and a channel of its own."""
+    """A strategy over a job's connections and a channel of its own; whoever joined the job leaves it."""
 
     def __init__(self, communicator: MachineCommunicator, *, name: str) -> None:
         super().__init__(rank=communicator.rank, world_size=communicator.world_size)
@@ -38,18 +38,18 @@ class OnMachines(QueuedReducer):
         self._lane = Lane(self._meeting, 0, stalled=lambda seconds, late: None)
 
     def retransmissions(self) -> int:
-        """Packets sent again on the plane's connections."""
+        """Return the packets retransmitted on the plane's connections."""
         return self._communicator.statistics().retransmissions
 
     def _post(self, piece: Array | None) -> None:
-        """Begin a step: what the others may read of us."""
+        """Begin a step, and post the piece that the others may read."""
         slot = self._lane.slot()
         if piece is not None:
             slot[: piece.nbytes] = piece.view(np.uint8)
         self._lane.post()
 
     def _of(self, local_rank: int, like: Array) -> Array:
-        """What a GPU has posted in this step, as long as `like`, at the channel's rate."""
+        """Return what a GPU has posted in this step, as long as `like`, at the channel's rate."""
         row: Array = self._lane.rows()[local_rank][: like.nbytes].view(like.dtype)
         self._communicator.machine.pace.take(like.nbytes)
         return row
@@ -70,7 +70,7 @@ class OnMachines(QueuedReducer):
 
 
 class ReduceBroadcast(OnMachines):
-    """Each host adds up along a chain of its GPUs; the first goes around a ring of hosts; and back."""
+    """A sum along each host's chain of GPUs, a ring of the hosts' first GPUs, and the chain back."""
 
     def _sum(self, array: Array) -> None:
         size = max(1, _PIECE_BYTES // array.itemsize)
@@ -119,7 +119,7 @@ class FlatRing(OnMachines):
             return
 
         def steps(call: Call, strategy: Strategy) -> Steps[None]:
-            """The first GPU: its host's last one's part goes out, the host before's comes in."""
+            """Send the part of the host's last GPU, and receive that of the host before, as the first GPU."""
             arrived = np.empty_like(parts[0])
             leaving = [np.empty_like(parts[0]) for _ in range(2)]  # one is filled while the other may be read
             passed: list[int] = []
@@ -137,7 +137,7 @@ class FlatRing(OnMachines):
         plane.submit("flat ring", Kind.ALL_REDUCE, parts, parts, steps, strategy=Strategy.RING).result()
 
     def _places(self, step: int) -> tuple[int, int, bool]:
-        """Of a step: the part that is sent, that which comes, and whether it is added or is a sum already."""
+        """Return a step's part to send, the part that comes, and whether to add that (else it is a sum)."""
         size = self.world_size
         if step < size - 1:
             return (self.rank - step) % size, (self.rank - step - 1) % size, True
@@ -153,7 +153,7 @@ def _take(parts: Array, place: int, came: Array, *, adds: bool) -> None:
 
 
 def on_machines(communicator: object) -> MachineCommunicator:
-    """The communicator, of hosts with several GPUs; WorkloadError for another one."""
+    """Return the communicator if its hosts have several GPUs; WorkloadError if not."""
     if not isinstance(communicator, MachineCommunicator):
         raise WorkloadError("this strategy is for hosts with several GPUs")
     return communicator

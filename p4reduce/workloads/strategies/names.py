@@ -41,7 +41,7 @@ _HOSTS: Final = {ALL: "one GPU", OF_SEVERAL_GPUS: "several GPUs"}
 
 
 def strategies_of(text: str, there: tuple[str, ...] = ALL) -> tuple[str, ...]:
-    """`in-network,ring` or `all` of those that are there; WorkloadError lists them."""
+    """Parse `in-network,ring` or `all`; WorkloadError lists the strategies that are there."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     if words == ["all"]:
         return there

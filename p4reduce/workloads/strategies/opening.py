@@ -26,7 +26,7 @@ from p4reduce.workloads.strategies.reducer import Reducer
 class JobReducer:
     """The job's own all-reduce: by the switches, or around the ring.
 
-    Over its connections; whoever joined it leaves it. `how`: more arguments of its all_reduce.
+    It uses the job's connections; whoever joined the job leaves it. `how`: more arguments of its all_reduce.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class JobReducer:
         self._how: dict[str, Any] = {"strategy": strategy, "wire": wire, **how}
 
     def start(self, array: NDArray[Any]) -> Future[Any]:
-        """Sum `array` over all ranks, in place."""
+        """Sum `array` over all ranks, in place; return at once."""
         return self._communicator.all_reduce(array, out=array, **self._how, async_op=True)
 
     def sum(self, array: NDArray[Any]) -> None:
-        """As `start`, and wait."""
+        """Do as `start` does, and wait."""
         self._communicator.all_reduce(array, out=array, **self._how)
 
     def barrier(self) -> None:
@@ -51,15 +51,15 @@ class JobReducer:
         self._communicator.barrier(async_op=True).result()
 
     def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
-        """What its sums have to be, bit for bit."""
+        """Return the only result that its sums may have, bit for bit; None: there are several."""
         return of_the_job(self._communicator, self._strategy, racks, dtype, self._wire)
 
     def retransmissions(self) -> int:
-        """Packets sent again on the job's connections."""
+        """Return the packets retransmitted on the job's connections."""
         return self._communicator.statistics().retransmissions
 
     def close(self) -> None:
-        """Nothing of its own."""
+        """Do nothing: it has nothing of its own."""
 
 
 def open_reducer(
@@ -94,7 +94,7 @@ def _on_machines(strategy: str, communicator: MachineCommunicator, name: str) ->
 
 
 def pairs_of(strategy: str, world_size: int) -> set[tuple[int, int]]:
-    """The pairs of ranks that a strategy connects, the lower one first."""
+    """Return the pairs of ranks that a strategy connects, the lower one first."""
     if strategy not in _PEERS:
         return set()
     peers = _PEERS[strategy]

@@ -16,7 +16,7 @@ from p4reduce.workloads.strategies.queued import QueuedReducer
 
 
 def job_of(job: str, first: int, second: int) -> str:
-    """The name of two workers' job."""
+    """Return the name of two workers' job."""
     low, high = sorted((first, second))
     return f"{job}-{low}-{high}"
 
@@ -46,16 +46,16 @@ class Pairs:
         return self._pairs[peer]
 
     def retransmissions(self) -> int:
-        """Packets sent again, on all of them."""
+        """Return the packets retransmitted on all connections."""
         return sum(pair.statistics().retransmissions for pair in self._pairs.values())
 
     def abort(self, reason: str) -> None:
-        """End all: what went wrong on one, nobody on the others would hear of."""
+        """Abort all jobs: workers on the other connections would not hear of an error on one."""
         for pair in self._pairs.values():
             pair.abort(reason)
 
     def close(self) -> None:
-        """Leave all; the others do so too."""
+        """Leave all jobs; the peers do so too."""
         # In the order of joining: leaving waits for the other one.
         for pair in self._pairs.values():
             pair.leave()
@@ -63,14 +63,14 @@ class Pairs:
 
 
 class PairsReducer(QueuedReducer):
-    """A strategy that runs over such connections, which are its own."""
+    """A strategy that runs over its own pairs of connections."""
 
     def __init__(self, pairs: Pairs, *, rank: int, world_size: int) -> None:
         super().__init__(rank=rank, world_size=world_size)
         self._pairs = pairs
 
     def retransmissions(self) -> int:
-        """Packets sent again, on all connections."""
+        """Return the packets retransmitted on all connections."""
         return self._pairs.retransmissions()
 
     def _barrier(self) -> None:

@@ -1,9 +1,9 @@
 """A parameter server at rank 0: workers push gradients, it adds them up, they pull the sum.
 
 Without help from the switch, the server's link carries every worker's gradient. The tensor goes in pieces, so
-that pushing one and pulling another share the link's two directions. Where the switch aggregates, one tensor
-arrives at the server and one leaves it: the pull is a sum, too, of the server's tensor and the others' zeros,
-as that is how a switch of ours copies.
+pushing one and pulling another share the link's two directions. If the switch aggregates, one tensor arrives
+at the server and one leaves it. The pull is a sum, too, of the server's tensor and the others' zeros: our
+switches copy in this way.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IN_FLIGHT: Final = 2  # pieces on the way to the server while their predecessor
 
 
 class ParameterServer(PairsReducer):
-    """Over reliable connections between the server and each worker."""
+    """A parameter server over reliable connections between the server and each worker."""
 
     def _sum(self, array: NDArray[Any]) -> None:
         size = min(array.size, max(1, _PIECE_BYTES // array.itemsize))
@@ -72,7 +72,7 @@ class ParameterServer(PairsReducer):
 
 
 class SwitchedParameterServer(QueuedReducer):
-    """Over a job's own connections. Leaving the job is up to whoever joined it."""
+    """A parameter server over a job's own connections. Whoever joined the job leaves it."""
 
     def __init__(self, communicator: Collectives) -> None:
         super().__init__(rank=communicator.rank, world_size=communicator.world_size)
@@ -84,11 +84,11 @@ class SwitchedParameterServer(QueuedReducer):
         self._communicator.broadcast(parameters, root=SERVER, out=array, strategy="in-network")
 
     def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
-        """What its sums have to be, bit for bit: the switch makes them on the way to the server."""
+        """Return the only result of its sums, bit for bit: the switch makes them on the way to the server."""
         return of_the_job(self._communicator, Strategy.IN_NETWORK, racks, dtype)
 
     def retransmissions(self) -> int:
-        """Packets sent again on the job's connections."""
+        """Return the packets retransmitted on the job's connections."""
         return self._communicator.statistics().retransmissions
 
     def _barrier(self) -> None:
@@ -99,13 +99,13 @@ class SwitchedParameterServer(QueuedReducer):
 
 
 def _add(rows: NDArray[Any], piece: int, exchange: list[Future[NDArray[Any]]]) -> None:
-    """Add all workers' piece to the server's own, in order of rank: the sum is the same each time."""
+    """Add all workers' piece to the server's own, in order of rank, so the sum is the same each time."""
     for future in exchange:
         rows[piece] += future.result()[1]
 
 
 def _take(rows: NDArray[Any], step: int, future: Future[NDArray[Any]], behind: int) -> None:
-    """What came in a step: nothing yet, or the sum of a piece."""
+    """Take what came in a step: nothing in the first `behind` steps, then the sum of a piece."""
     got = future.result()[SERVER]
     if step >= behind:
         rows[step - behind] = got

@@ -1,4 +1,4 @@
-"""Strategies whose sums take several calls: one thread makes them, one after the other."""
+"""Base of strategies whose sums take several calls: one thread makes them, one after the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from p4reduce.workloads.references import Racks, Reference
 
 
 class QueuedReducer(ABC):
-    """A `Reducer` for which a subclass says how one sum is made."""
+    """A `Reducer` whose subclass defines how one sum is made."""
 
     def __init__(self, *, rank: int, world_size: int) -> None:
         self.rank = rank
@@ -22,11 +22,11 @@ class QueuedReducer(ABC):
         self._queue = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
 
     def start(self, array: NDArray[Any]) -> Future[None]:
-        """Sum `array` over all ranks, in place."""
+        """Sum `array` over all ranks, in place; return at once."""
         return self._queue.submit(self._or_give_up, self._sum, array)
 
     def sum(self, array: NDArray[Any]) -> None:
-        """As `start`, and wait; while no other sum is under way: it is made in the caller's thread."""
+        """Do as `start` does, and wait. The caller's thread sums, so no other sum may be under way."""
         self._or_give_up(self._sum, array)
 
     def barrier(self) -> None:
@@ -34,15 +34,15 @@ class QueuedReducer(ABC):
         self._queue.submit(self._or_give_up, self._barrier).result()
 
     def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
-        """None: a sum may be added up in any order."""
+        """Return None: a sum may be added up in any order."""
         return None
 
     @abstractmethod
     def retransmissions(self) -> int | None:
-        """Packets that this worker sent again so far."""
+        """Return the packets that this worker has retransmitted so far; None if nobody counts them."""
 
     def close(self) -> None:
-        """Finish what is queued, and let go of the connections."""
+        """Finish what is queued, and close the connections."""
         self._queue.shutdown(wait=True)
         self._close()
 
@@ -54,7 +54,7 @@ class QueuedReducer(ABC):
             raise
 
     def _give_up(self, reason: str) -> None:  # noqa: B027 (nothing to do where one connection ends all)
-        """Tell those who wait for this worker on connections that are all right."""
+        """Tell those who wait for this worker on other connections that it has failed."""
 
     @abstractmethod
     def _sum(self, array: NDArray[Any]) -> None: ...

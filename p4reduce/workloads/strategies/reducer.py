@@ -1,4 +1,4 @@
-"""What every strategy looks like to a worker."""
+"""The interface of every strategy to a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Reducer(Protocol):
     def world_size(self) -> int: ...
 
     def start(self, array: NDArray[Any]) -> Future[None]:
-        """Sum a flat contiguous `array` (one of `tensors.DTYPES`) over all ranks, in place; returns at once.
+        """Sum a flat contiguous `array` (one of `tensors.DTYPES`) over all ranks, in place; return at once.
 
         Sums are made one after the other, in the order of the calls. The array is not to be touched before
         the future is done.
@@ -29,7 +29,7 @@ class Reducer(Protocol):
         ...
 
     def sum(self, array: NDArray[Any]) -> None:
-        """As `start`, and wait; while no other sum is under way."""
+        """Do as `start` does, and wait; no other sum may be under way."""
         ...
 
     def barrier(self) -> None:
@@ -37,13 +37,16 @@ class Reducer(Protocol):
         ...
 
     def reference(self, racks: Racks, dtype: np.dtype[Any]) -> Reference | None:
-        """What its sums have to be, bit for bit, with those ranks behind each leaf; None: in any order."""
+        """Return the only result that its sums may have, bit for bit; None: any order of addition.
+
+        `racks`: the ranks behind each leaf.
+        """
         ...
 
     def retransmissions(self) -> int | None:
-        """Packets that this worker sent again so far; None where nobody counts them."""
+        """Return the packets that this worker has retransmitted so far; None if nobody counts them."""
         ...
 
     def close(self) -> None:
-        """Let go of the connections; all ranks call it."""
+        """Close the connections; all ranks call it."""
         ...

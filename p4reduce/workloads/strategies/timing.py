@@ -27,13 +27,12 @@ def time_sums(
     verify: bool,
     racks: Racks,
 ) -> dict[str, Any]:
-    """Sum `repeat` tensors one after the other, as a training step does; seconds of one, on average.
+    """Sum `repeat` tensors one after the other, as a training step does; measure the mean time of one.
 
-    `began` is when, by the machine's monotonic clock.
-
-    Time starts behind a barrier, and nothing waits for the others between the sums: small ones would be timed
-    with the barrier's own unevenness otherwise. `verify`: compare with NumPy's sum, and where there is
-    one with the reference, for which `racks` are the ranks behind each leaf.
+    Time starts behind a barrier, and nothing waits for the other ranks between the sums: small sums would be
+    timed with the barrier's own unevenness otherwise. `began` in the answer is that moment by the machine's
+    monotonic clock. `verify`: compare with NumPy's sum, and with the reference if there is one, for which
+    `racks` are the ranks behind each leaf.
     """
     source = tensor(seed=seed, rank=reducer.rank, elements=elements, dtype=dtype_of(dtype))
     arrays = [source, *(source.copy() for _ in range(repeat - 1))]
