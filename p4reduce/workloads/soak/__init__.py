@@ -1,1 +1,1 @@
-"""The soak: mixed jobs under changing faults for a long time, every sum checked, nothing that grows."""
+"""The soak: mixed jobs under changing faults for a long time; every sum is checked, and nothing may grow."""

@@ -14,7 +14,7 @@ EXIT_INTERRUPTED: Final = 130  # as shells report SIGINT
 
 
 def main() -> int:
-    """0: all sums were right, every job ended, nothing grew."""
+    """Run the soak. Returns 0 if all sums were right, every job ended, and nothing grew."""
     try:
         return _main()
     except KeyboardInterrupt:  # also while modules load, which takes a while

@@ -1,4 +1,4 @@
-"""What the threads of a soak tell each other: counts, who runs, who was killed, what went wrong."""
+"""Shared state of a soak's threads: counts, running jobs, killed workers, the first failure."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _AFTERMATH_S: Final = 40.0  # for so long what happened may still be why a job c
 
 @dataclass
 class Running:
-    """A job that runs: `ranks` (as in the beginning) that live, `killed` on purpose; all processes.
+    """A job that runs: its live `ranks` (as in the beginning), those `killed` on purpose, all processes.
 
-    `gpus`: so many ranks are of one machine; who dies takes it along.
+    `gpus`: ranks of one machine; a worker that dies takes its machine's workers along.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Running:
     spared: bool = False
 
     def kill(self, rank: int) -> None:
-        """Count a rank and its machine as dead."""
+        """Count a rank and all of its machine as dead."""
         first = rank - rank % self.gpus
         machine = {*range(first, first + self.gpus)}
         self.ranks -= machine
@@ -39,7 +39,7 @@ class Running:
 
 
 class Board:
-    """Shared by all threads; every method may be called by any."""
+    """State shared by all threads; every method may be called by any thread."""
 
     def __init__(self) -> None:
         self.stop = threading.Event()
@@ -56,7 +56,7 @@ class Board:
         self._began = time.monotonic()
 
     def take_turns(self, who: str, turn: Callable[[], None]) -> None:
-        """What a thread does again and again until the soak ends; whatever goes wrong ends it."""
+        """Call `turn` again and again until the soak ends; an exception ends the soak."""
         try:
             while not self.stop.is_set():
                 if not self.enter():
@@ -75,18 +75,18 @@ class Board:
             self.counts.update(what)
 
     def step(self, text: str, kind: str) -> None:
-        """A fault begins."""
+        """Note that a fault begins."""
         with self._lock:
             self.faults[kind] += 1
             self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
 
     def note(self, text: str) -> None:
-        """More about the fault that has just begun."""
+        """Note more about the fault that has just begun."""
         with self._lock:
             self._steps.append(f"{self.elapsed_s:7.1f} s  {text}")
 
     def fail(self, text: str) -> None:
-        """Something is wrong: the soak ends. The first one counts; what comes of an interruption does not."""
+        """End the soak with a failure. Only the first one counts, and none after an interruption."""
         with self._lock:
             if not self.failure and not self.interrupted:
                 steps = "\n  ".join(self._steps)
@@ -95,30 +95,33 @@ class Board:
 
     @property
     def over(self) -> bool:
-        """Whether the soak is to end. The main thread asks: it alone hears of an interruption."""
+        """True if the soak is to end. The main thread asks: only it hears of an interruption."""
         if self.interrupted:  # by a signal's handler, which must wait for no lock
             self.stop.set()
         return self.stop.is_set()
 
     @property
     def elapsed_s(self) -> float:
-        """Since the soak began."""
+        """Seconds since the soak began."""
         return time.monotonic() - self._began
 
     # Jobs, for faults that are aimed at workers
 
     def begins(self, job: Running) -> None:
-        """A job's workers have all joined."""
+        """Note that a job's workers have all joined."""
         with self._lock:
             self._running[job.name] = job
 
     def ends(self, job: Running) -> None:
-        """Nobody is to be aimed at any more."""
+        """Remove a job: faults no longer aim at its workers."""
         with self._lock:
             self._running.pop(job.name, None)
 
     def victim(self, choice: float, *, kill: bool) -> tuple[str, int, ProcessId] | None:
-        """A job and a rank of it, drawn by `choice` in 0..1. To be killed: it counts as dead from now on."""
+        """Draw a job and a rank of it by `choice` in 0..1. With `kill`, the rank counts as dead from now on.
+
+        With `kill`, spared jobs and jobs of one machine are left out. None if there is no victim.
+        """
         with self._lock:
             there = [
                 (job, rank)
@@ -136,19 +139,19 @@ class Board:
     # What keeps jobs from beginning
 
     def disturb(self, hold_s: float) -> None:
-        """The controller, its disk or a switch is away for so long."""
+        """Note that the controller, its disk or a switch is away for so long."""
         with self._lock:
             self._disturbed_until = max(self._disturbed_until, time.monotonic() + hold_s + _AFTERMATH_S)
 
     def disturbed(self) -> bool:
-        """Whether a job that cannot begin has an excuse."""
+        """Return whether a job that cannot begin has an excuse."""
         with self._lock:
             return time.monotonic() < self._disturbed_until
 
     # Quiet moments
 
     def enter(self) -> bool:
-        """A thread wants to work; False: not now."""
+        """Return whether the thread may work now, and count it as busy if so."""
         with self._lock:
             if self._quiet.is_set() or self.stop.is_set():
                 return False
@@ -156,12 +159,12 @@ class Board:
             return True
 
     def leave(self) -> None:
-        """It is done."""
+        """Count the thread as idle again."""
         with self._lock:
             self._busy -= 1
 
     def hush(self, limit_s: float) -> bool:
-        """Nobody begins anything; whether all are done within `limit_s`."""
+        """Let no thread begin anything; return whether all are idle within `limit_s`."""
         self._quiet.set()
         deadline = time.monotonic() + limit_s
         while self.busy and not self.over and time.monotonic() < deadline:
@@ -169,16 +172,16 @@ class Board:
         return not self.busy
 
     def resume(self) -> None:
-        """Go on."""
+        """Let the threads go on."""
         self._quiet.clear()
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing is to begin, and what goes on shall come to its end."""
+        """True if threads are to begin nothing and to bring their work to its end."""
         return self._quiet.is_set() or self.stop.is_set()
 
     @property
     def busy(self) -> int:
-        """How many work."""
+        """Number of threads that work."""
         with self._lock:
             return self._busy

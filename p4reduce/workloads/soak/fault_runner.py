@@ -1,4 +1,4 @@
-"""Faults on a running cluster, one after the other, as drawn."""
+"""Drawn faults on a running cluster, one after the other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CONTROLLER_RUNS_S: Final = 45.0
 
 
 class FaultRunner:
-    """Carries out a plan's steps. `gentle` is true while nothing is to be restarted."""
+    """Carries out a plan's steps. `gentle` is true while no restarts and no killed workers are allowed."""
 
     def __init__(self, plan: FaultPlan, faults: ClusterFaults, board: Board) -> None:
         self.gentle = False
@@ -29,7 +29,7 @@ class FaultRunner:
         self._controller_stays_until = 0.0
 
     def run(self) -> None:
-        """Until the board says stop."""
+        """Run steps until the board says stop."""
         who = f"faults ({self._plan.name})"
         self._board.take_turns(who, lambda: self._step(self._plan.next(but=self._not_now())))
 
@@ -104,7 +104,7 @@ class FaultRunner:
             time.sleep(min(0.05, seconds))
 
     def _insist(self, end: Callable[[], object]) -> None:
-        """What was begun has to end, however often it takes."""
+        """End a fault, and try again for up to `_PATIENCE_S` if that fails."""
         deadline = time.monotonic() + _PATIENCE_S
         while True:
             try:

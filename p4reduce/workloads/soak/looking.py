@@ -1,4 +1,4 @@
-"""What a cluster takes of the machine: memory, descriptors and threads of each process, slots, files."""
+"""Use of the machine by a cluster: memory, descriptors and threads of each process, slots, files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MORE_THREADS: Final = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process: who it is (`name`, pid and when it started), and what it has."""
+    """A process: its name, pid and start, and its use of the machine."""
 
     name: str
     id: ProcessId
@@ -43,7 +43,7 @@ class Look:
     database_bytes: int
 
     def as_json(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the look for the report."""
         return {
             "at_s": round(self.at_s, 1),
             "slots": self.slots,
@@ -63,7 +63,7 @@ class Look:
 
 
 def look(cluster: ClusterState, workers: dict[str, ProcessId], *, at_s: float) -> Look:
-    """Now."""
+    """Look at the cluster now."""
     now = state.load(cluster.name) or cluster
     known = {f"switch {switch.name}": switch.process for switch in now.switches}
     if now.controller_process is not None:
@@ -81,7 +81,7 @@ def look(cluster: ClusterState, workers: dict[str, ProcessId], *, at_s: float) -
 
 
 def grown(looks: Sequence[Look]) -> list[str]:
-    """What has grown between two moments of one process's life, or of the cluster's: nothing should."""
+    """Describe what has grown between the first and the last look at a process, or is left of jobs."""
     complaints = []
     first: dict[ProcessId, Process] = {}
     last: dict[ProcessId, Process] = {}
@@ -106,7 +106,7 @@ def grown(looks: Sequence[Look]) -> list[str]:
 
 
 def delete_ended_jobs(cluster: ClusterState) -> int:
-    """Forget jobs that have ended; how many there were."""
+    """Delete jobs that have ended; return their number."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         ended = [job.spec.name for job in admin.list_jobs() if job.phase == pb.ENDED]
         for name in ended:
@@ -115,7 +115,7 @@ def delete_ended_jobs(cluster: ClusterState) -> int:
 
 
 def left(cluster: ClusterState, looks: Sequence[Look]) -> list[str]:
-    """What is still there of a cluster that was taken down."""
+    """Describe what is still there of a cluster that was taken down."""
     found = [
         f"{one.name} (process {one.id.pid})" for look in looks for one in look.processes if one.id.alive()
     ]
@@ -127,7 +127,7 @@ def left(cluster: ClusterState, looks: Sequence[Look]) -> list[str]:
 
 
 def _process(name: str, process: ProcessId) -> Process | None:
-    """None where it is gone."""
+    """Read a process's use of the machine; None if it is gone."""
     folder = Path(f"/proc/{process.pid}")
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         words = dict(

@@ -1,4 +1,4 @@
-"""What a soak does, drawn from a seed: jobs with their collectives, faults one after the other. No I/O."""
+"""The work of a soak, drawn from a seed: jobs with their collectives, and faults in sequence. No I/O."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Case:
     seed: int
 
     def as_json(self) -> dict[str, Any]:
-        """As a worker takes it."""
+        """Return the case as a worker takes it."""
         return asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """One job: which of its group's workers are its ranks 0, 1, ..., and its rounds of collectives.
+    """A job: the workers of its group that are its ranks 0, 1, ..., and its rounds of collectives.
 
-    `gpus`: so many ranks, one after the other, are of one machine.
+    `gpus`: so many consecutive ranks are of one machine.
     """
 
     workers: tuple[int, ...]
@@ -54,7 +54,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A fault: its kind, where, with what, and for how long. `pause_s`: how long nothing new happens then."""
+    """A fault: its kind, target, arguments and duration. `pause_s`: how long nothing new happens after it."""
 
     number: int
     kind: str
@@ -80,7 +80,7 @@ class Jobs:
         self._selective = selective
 
     def next(self) -> Job:
-        """The next one."""
+        """Draw the next job."""
         chance = self._chance
         size = chance.randint(2, self._machines)
         elastic = self._elastic and size > 2 and chance.random() < 0.5
@@ -132,7 +132,7 @@ class FaultPlan:
         self._number = 0
 
     def next(self, *, but: Container[str] = ()) -> Step:
-        """The next one, of a kind that is not in `but`."""
+        """Draw the next fault, of a kind that is not in `but`."""
         chance = self._chance
         kind = chance.choice([kind for kind in self._kinds if kind not in but])
         self._number += 1

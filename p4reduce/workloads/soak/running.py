@@ -41,10 +41,10 @@ _GPUS: Final = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SoakOptions:
-    """How long, drawn from which seed, with which kinds of fault (`plan.KINDS`).
+    """Duration and seed of a soak, and its kinds of fault (`plan.KINDS`).
 
-    Every `calm_s` all come to rest for a look. Between two looks by turns: no restarts and no killed workers,
-    so that what grows shows in processes that live on; and all faults.
+    Every `calm_s` all threads come to rest for a look. Periods between two looks alternate: no restarts and
+    no killed workers, so that growth shows in processes that live on; and all faults.
     """
 
     name: str
@@ -61,7 +61,7 @@ class SoakOptions:
 
 @dataclass
 class Outcome:
-    """What came of it: `complaints` are what is wrong."""
+    """Result of a soak: `complaints` are what is wrong."""
 
     options: SoakOptions
     figures: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Outcome:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """The report."""
+        """Return the report."""
         return {
             "right": not self.complaints,
             "complaints": self.complaints,
@@ -88,10 +88,10 @@ class Outcome:
 
 
 def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Outcome:
-    """Run one. Its outcome has what went wrong; TopologyError where there can be no cluster.
+    """Run a soak. Its outcome has what went wrong; TopologyError if the cluster cannot be brought up.
 
-    SIGINT, SIGTERM and SIGHUP (in the main thread) take it down: KeyboardInterrupt while the fabric comes
-    up, later an outcome that says so. However many come, all is taken down.
+    SIGINT, SIGTERM and SIGHUP (in the main thread) end it: by KeyboardInterrupt while the fabric comes up,
+    later with an outcome that says so. However many signals come, the fabric is taken down.
     """
     unknown = sorted(set(options.kinds) - set(KINDS))
     if unknown:
@@ -131,7 +131,7 @@ def soak(options: SoakOptions, *, progress: Progress = lambda text: None) -> Out
 
 @contextlib.contextmanager
 def _interruptible(board: Board) -> Iterator[threading.Event]:
-    """Signals end the soak: until the event is set by KeyboardInterrupt, then by the board."""
+    """Let signals end the soak: by KeyboardInterrupt until the event is set, then by the board."""
     up = threading.Event()
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -154,7 +154,7 @@ def _interruptible(board: Board) -> Iterator[threading.Event]:
 def _at_work(
     running: Fabric, options: SoakOptions, board: Board
 ) -> Iterator[tuple[list[WorkerGroup], list[FaultRunner]]]:
-    """Groups and fault runners, each in a thread."""
+    """Run groups and fault runners, each in a thread; end them on exit."""
     cluster, chance = running.state, random.Random(f"{options.seed} places")
     groups = []
     for number in range(options.crews):
@@ -243,7 +243,7 @@ def _watch(
 
 
 def _rested(running: Fabric, groups: Sequence[WorkerGroup], board: Board) -> Look:
-    """A look when all slots are given back, or have had time to be."""
+    """Look when all slots are given back, or have had the time for it."""
     workers = {name: process for group in groups for name, process in group.processes.items()}
     time.sleep(_SETTLE_S)
     deadline = time.monotonic() + _SLOTS_GONE_S
@@ -271,7 +271,7 @@ def _line(board: Board, found: Look) -> str:
 
 
 def _kept(running: Fabric) -> str:
-    """Logs and database, copied to where they outlive the cluster."""
+    """Copy logs and database to where they outlive the cluster; return where that is."""
     folder = Path(tempfile.mkdtemp(prefix=f"p4reduce-{running.state.name}-"))
     for path in running.state.directory.rglob("*"):
         if path.is_file():
@@ -280,7 +280,7 @@ def _kept(running: Fabric) -> str:
 
 
 def _doctor(running: Fabric) -> list[str]:
-    """What `p4reduce doctor` says about it."""
+    """Return the output of `p4reduce doctor` about the cluster."""
     command = [sys.executable, "-m", "p4reduce", "doctor", "--cluster", running.state.name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""On a worker: collectives of seeded tensors, each result compared with NumPy's."""
+"""A worker's part of a soak: collectives of seeded tensors, each result compared with NumPy's."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_cases(
     cases: Sequence[dict[str, Any]],
     gpus: int = 1,
 ) -> dict[str, Any]:
-    """Run `cases`, as identity `identity` (the rank in the beginning) of `members`, those that were alive.
+    """Run `cases` as rank `identity` (the rank in the beginning) among `members`, the ranks alive so far.
 
     `gpus`: so many ranks are of one machine, and live and die together.
-    The answer has for each all-reduce who is in its sum, and digests of results that all ranks have.
+    The answer has for each all-reduce the ranks in its sum, and digests of results that all ranks have.
     """
     digests: list[str] = []
     contributors: list[list[int]] = []
@@ -59,7 +59,7 @@ def run_cases(
 def _contributors(
     result: Array, members: Sequence[int], case: dict[str, Any], *, identity: int, gpus: int
 ) -> Sequence[int]:
-    """Whose tensors are in a sum: all members', or without some (not us) that died."""
+    """Find the ranks whose tensors are in a sum: all members, or all but some (not us) that died."""
     for chosen in _subsets(members, identity, gpus):
         if _right(result, chosen, case):
             return chosen
@@ -74,7 +74,10 @@ def _subsets(members: Sequence[int], identity: int, gpus: int) -> Iterator[tuple
 
 
 def _right(result: Array, ranks: Sequence[int], case: dict[str, Any]) -> bool:
-    """As right as either way of summing promises: a job may have moved between them."""
+    """Return whether a result is as right as one of the two ways of summing promises.
+
+    A job may have moved between them.
+    """
     for strategy in (Strategy.IN_NETWORK, Strategy.RING):
         outcome = check(
             result,
@@ -131,7 +134,7 @@ def _require_equal(found: Array, expected: Array, case: dict[str, Any]) -> None:
 
 
 def _require_close(found: Array, expected: Array, case: dict[str, Any], *, size: int) -> None:
-    """Two ways to add: equal for integers, MAX and MIN; roundings apart else."""
+    """Compare two ways to add: equal for integers, MAX and MIN; else roundings apart. VerificationError."""
     if found.dtype == np.int32 or case["reduction"] in ("max", "min"):
         _require_equal(found, expected, case)
         return

@@ -1,4 +1,4 @@
-"""A group: workers in some hosts that join one job after the other, and what has to become of each job."""
+"""A group: workers in some hosts that join one job after the other, and checks of how each job ends."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ _OF_A_DEATH: Final = ("WorkerLostError", "JobEndedError", "CommunicatorClosedErr
 
 
 class HangError(Exception):
-    """Somebody does not answer."""
+    """A worker does not answer."""
 
 
 class WorkerGroup:
-    """`hosts` have a worker each (a host may be there twice, and is for each GPU of a machine)."""
+    """A group with a worker in each of `hosts`.
+
+    A host may be there twice by chance; it is there once for each GPU if it is a machine of several.
+    """
 
     def __init__(
         self, number: int, cluster: ClusterState, hosts: Sequence[HostState], jobs: Jobs, board: Board
@@ -48,7 +51,7 @@ class WorkerGroup:
 
     @property
     def processes(self) -> dict[str, ProcessId]:
-        """The workers that are there, by what they are called in reports."""
+        """Live workers, by their names in reports."""
         team = self._team
         if team is None:
             return {}
@@ -59,11 +62,11 @@ class WorkerGroup:
         return found
 
     def run(self) -> None:
-        """Jobs until the board says stop."""
+        """Run jobs until the board says stop."""
         self._board.take_turns(f"group {self._number}", lambda: self._job(self._jobs.next()))
 
     def terminate(self) -> None:
-        """Ask the workers to end, from another thread: whoever waits for one goes on."""
+        """Ask the workers to end, from another thread: calls that wait for one return."""
         team = self._team
         if team is not None:
             team.terminate()
@@ -153,7 +156,10 @@ class WorkerGroup:
             self._board.count(jobs_done=1)
 
     def _over(self, job: Job, running: Running, answers: Mapping[int, Answer]) -> bool:
-        """Whether the job has ended: only because a worker was killed, and not an elastic one."""
+        """Return whether the job has ended.
+
+        The soak fails unless workers were killed and, if the job is elastic, at most one machine is left.
+        """
         wrong = _errors({rank: answer for rank, answer in answers.items() if rank not in running.killed})
         died = sorted(rank for rank, answer in answers.items() if answer is _DIED)
         if not wrong:
@@ -171,7 +177,7 @@ class WorkerGroup:
         return True
 
     def _kinds_of_a_death(self) -> tuple[str, ...]:
-        """What survivors may hear: without a controller, nobody tells them whom they wait for."""
+        """Return the errors that survivors may get; without a controller, none tells them whom they lack."""
         return (*_OF_A_DEATH, "ControllerUnreachableError") if self._board.disturbed() else _OF_A_DEATH
 
     def _compare(self, running: Running, found: Sequence[Answer], members: Sequence[int]) -> None:
@@ -193,7 +199,7 @@ class WorkerGroup:
         own: Callable[[int], Mapping[str, Any]],
         arguments: Mapping[str, Any],
     ) -> dict[int, Answer]:
-        """Each rank's answer; of one that has ended, `_DIED`. HangError."""
+        """Return each rank's answer; `_DIED` for a worker that has ended. HangError."""
         asked: dict[int, Future[Answer]] = {
             rank: self._pool.submit(self._one, job.workers[rank], command, {**arguments, **own(rank)})
             for rank in sorted(ranks)
@@ -218,14 +224,14 @@ class WorkerGroup:
             return _DIED
 
     def _replace(self) -> None:
-        """The next job has new workers."""
+        """End the workers; the next job has new ones."""
         if self._team is not None:
             self._team.close()
             self._team = None
             self._board.count(crews_replaced=1)
 
     def _delete(self, name: str) -> None:
-        """Nobody will ask for it. The controller may be away for a while."""
+        """Delete a job that is over. The controller may be away for a while."""
         deadline = time.monotonic() + _DELETE_S
         while True:
             try:
@@ -243,7 +249,7 @@ class WorkerGroup:
 
 
 def _errors(answers: Mapping[int, Answer]) -> dict[int, tuple[str, str]]:
-    """Kind and text of each error; of a worker that has ended as well."""
+    """Return kind and text of each error; a worker that has ended has one, too."""
     found = {}
     for rank, answer in answers.items():
         if answer is _DIED:
