@@ -1,9 +1,9 @@
 """RoCE v2 captures (pcap, pcapng), played again on a running fabric packet for packet with their timing.
 
 reading     the file's frames and times, by libpcap
-packets     which of them are RoCE v2 that can be played, and where in the data each is
-hosts       which host of the fabric plays which address of the capture
-playing     all of it: what would disturb a job is refused, the rest is sent; what became of each packet
+packets     the RoCE v2 packets that can be played, and the place of each in the data
+hosts       the host of the fabric that plays each address of the capture
+playing     the whole run: refuses packets that would disturb a job, sends the rest, notes what became of each
 result      the figures, as JSON and as tables
 """
 

@@ -1,4 +1,4 @@
-"""A capture's packets keep out of running jobs' connections."""
+"""A guard that keeps a capture's packets out of running jobs' connections."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _WITH_WORKERS: Final = (pb.JOINING, pb.INSTALLING, pb.READY, pb.RUNNING)
 
 
 def require_no_jobs_packets(plan: Plan) -> list[str]:
-    """What to know about the jobs that run. WorkloadError where a packet could be taken for one of their own.
+    """Return notes about the running jobs. WorkloadError if a job could take a packet for one of its own.
 
-    That is one between two of a job's hosts for one of its queue pairs: a switch takes a packet into a flow
-    by port, addresses and queue pair, and a worker by addresses and queue pair. Jobs that begin later need
-    no look: workers draw their queue pairs' numbers at random from 2^24.
+    That is a packet between two of a job's hosts for one of its queue pairs: a switch takes a packet into a
+    flow by port, addresses and queue pair, and a worker by addresses and queue pair. Jobs that begin later
+    need no check: workers draw their queue pairs' numbers at random from 2^24.
     """
     with AdminClient(f"unix:{plan.cluster.control_socket}") as admin:
         jobs = [job for job in admin.list_jobs() if job.phase in _WITH_WORKERS]

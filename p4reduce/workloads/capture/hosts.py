@@ -1,4 +1,4 @@
-"""Which host of a fabric plays which address of a capture."""
+"""Mapping of a capture's addresses to hosts of a fabric."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM: Final = re.compile(r"([0-9.]+)=([A-Za-z0-9_-]+)")
 
 
 def parse_mapping(texts: Sequence[str]) -> dict[IPv4Address, str]:
-    """`10.0.0.1=h3` and the like. WorkloadError for anything else, and for an address that comes twice."""
+    """Parse `10.0.0.1=h3` and the like. WorkloadError for other texts, and if an address comes twice."""
     mapping: dict[IPv4Address, str] = {}
     for text in texts:
         match = _FORM.fullmatch(text.strip())
@@ -33,10 +33,10 @@ def parse_mapping(texts: Sequence[str]) -> dict[IPv4Address, str]:
 def hosts_for(
     cluster: ClusterState, endpoints: Sequence[IPv4Address], mapping: Mapping[IPv4Address, str]
 ) -> dict[IPv4Address, HostState]:
-    """A host for each endpoint: the one it is mapped to, or the next that none is mapped to.
+    """Return a host for each endpoint: the host it is mapped to, or the next one that is not taken.
 
-    `endpoints` are in the order of their first appearance. WorkloadError where there are too few hosts, and
-    where an address or a host does not exist.
+    `endpoints` are in the order of their first appearance. WorkloadError if there are too few hosts, or if an
+    address or a host does not exist.
     """
     strangers = [str(address) for address in mapping if address not in endpoints]
     if strangers:

@@ -1,4 +1,4 @@
-"""Which frames of a capture are RoCE v2 packets that a fabric can carry, and where in the data they begin.
+"""The frames of a capture that are RoCE v2 packets which a fabric can carry, and their places in the data.
 
 Everything here works on whole columns: a capture may have millions of packets.
 """
@@ -46,8 +46,8 @@ Columns = NDArray[np.int64]
 class RocePackets:
     """A row a packet, ordered by time: its number in the file (from 1), time, place in the capture's data.
 
-    `offsets` are of the IPv4 header, `lengths` from there to the ICRC, of which `captured` bytes are there.
-    `left_out` counts the frames that are none, by reason.
+    `offsets` are those of the IPv4 header, `lengths` go from there to the ICRC, of which `captured` bytes are
+    there. `left_out` counts the other frames, by reason.
     """
 
     capture: Capture
@@ -67,7 +67,7 @@ class RocePackets:
 
 
 def roce_packets(capture: Capture) -> RocePackets:
-    """The RoCE v2 packets of a capture. WorkloadError where there is none."""
+    """Return the RoCE v2 packets of a capture. WorkloadError if it has none."""
     left = _Left(capture)
     left.drop_all_but_ipv4()
     left.drop_all_but_roce()
@@ -112,7 +112,7 @@ def _notes(left: _Left, cut: NDArray[np.bool_], order: Columns) -> list[str]:
 
 
 class _Left:
-    """The frames that are still taken for RoCE v2: rows in the capture, where their IP headers begin."""
+    """The frames that may still be RoCE v2: their rows in the capture, and where their IP headers begin."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
@@ -123,26 +123,26 @@ class _Left:
         self.out: dict[str, int] = {}
 
     def drop(self, reason: str, gone: NDArray[np.bool_]) -> None:
-        """Leave out those."""
+        """Leave out those frames, and count them under `reason`."""
         if count := int(gone.sum()):
             self.out[reason] = self.out.get(reason, 0) + count
             self.rows, self.starts = self.rows[~gone], self.starts[~gone]
 
     def room(self) -> Columns:
-        """Bytes that the capture has from the IP header on."""
+        """Return the bytes that the capture has from the IP header on."""
         room: Columns = self._ends[self.rows] - self.starts
         return room
 
     def byte(self, at: int) -> Columns:
-        """The byte so far behind each start; 0 where the capture does not have it."""
+        """Return the byte so far behind each start; 0 if the capture does not have it."""
         return self._byte(self.starts + at)
 
     def be16(self, at: int) -> Columns:
-        """Two bytes, big endian."""
+        """Return two bytes, big endian."""
         return self.byte(at) << 8 | self.byte(at + 1)
 
     def be32(self, at: int) -> Columns:
-        """Four bytes, big endian."""
+        """Return four bytes, big endian."""
         return self.be16(at) << 16 | self.be16(at + 2)
 
     def _byte(self, places: Columns) -> Columns:
@@ -154,7 +154,7 @@ class _Left:
         return found
 
     def drop_all_but_ipv4(self) -> None:
-        """Go from the link's header to the IP header."""
+        """Move the starts from the link's header to the IP header, and keep only IPv4."""
         if self._capture.link_type in _LINK_HEADERS:
             types = self._behind_link_header(*_LINK_HEADERS[self._capture.link_type])
         else:
@@ -178,7 +178,7 @@ class _Left:
         return types
 
     def drop_all_but_roce(self) -> None:
-        """Only UDP to port 4791, whole, behind an IPv4 header of 20 bytes."""
+        """Keep only UDP to port 4791, not fragmented, behind an IPv4 header of 20 bytes."""
         header_bytes = (self.byte(0) & 0xF) * 4
         is_udp = self.byte(9) == _UDP
         rest = self.be16(6) & 0x3FFF  # more fragments, or an offset
@@ -196,7 +196,7 @@ class _Left:
         )
 
     def _drop_by(self, reasons: dict[str, NDArray[np.bool_]]) -> None:
-        """Leave out by the first reason that holds."""
+        """Leave out each frame by the first reason that holds for it."""
         remaining = np.ones(len(self.rows), np.bool_)
         for reason, holds in reasons.items():
             now = holds[remaining]

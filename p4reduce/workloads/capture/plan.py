@@ -1,4 +1,4 @@
-"""Who sends what to whom, and when: a capture's packets on a cluster's hosts."""
+"""Assignment of a capture's packets to a cluster's hosts and to times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_DAYS: Final = 30
 
 
 def require_room(cluster: ClusterState, packets: RocePackets) -> None:
-    """WorkloadError where a packet is larger than the cluster's links carry."""
+    """Raise WorkloadError if a packet is larger than the cluster's links carry."""
     mtu = LinkShape(path_mtu=cluster.path_mtu).mtu
     worst = int(np.argmax(packets.lengths))
     largest = int(packets.lengths[worst])
@@ -42,7 +42,7 @@ def require_room(cluster: ClusterState, packets: RocePackets) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Who plays what: `played` are the packets as the player takes them, `hosts` those that it numbers."""
+    """The packets to play: `played` is the player's form of them, `hosts` are those that it numbers."""
 
     cluster: ClusterState
     packets: RocePackets
@@ -54,7 +54,7 @@ class Plan:
     def of(
         cluster: ClusterState, packets: RocePackets, mapping: Mapping[IPv4Address, str], *, speed: float
     ) -> Plan:
-        """WorkloadError where addresses do not fit the cluster's hosts, or times cannot be right."""
+        """Make a plan. WorkloadError if addresses do not fit the cluster's hosts, or times cannot be true."""
         endpoints = hosts_for(cluster, in_order_of_appearance(packets), mapping)
         hosts = [host for host in cluster.hosts if host in endpoints.values()]
         numbers = {int(address): hosts.index(host) for address, host in endpoints.items()}
@@ -82,7 +82,7 @@ class Plan:
 
 
 def in_order_of_appearance(packets: RocePackets) -> list[IPv4Address]:
-    """Every address of the capture, sources before destinations."""
+    """Return every address of the capture once, sources before destinations."""
     both = np.stack([packets.sources, packets.destinations], axis=1).ravel()
     addresses, first = np.unique(both, return_index=True)
     return [IPv4Address(int(address)) for address in addresses[np.argsort(first)]]

@@ -1,4 +1,4 @@
-"""The native frame player through ctypes: captured packets, sent again on the interfaces of several hosts.
+"""The native frame player through ctypes: it sends captured packets on the interfaces of several hosts.
 
 Its structures are as `native/p4r_player.h` lays them out.
 """
@@ -100,7 +100,7 @@ class PlayHost:
 
 @dataclass(frozen=True, kw_only=True)
 class PlayProgress:
-    """How far it is. `unexpected`: received, and not what was sent; `ring_drops`: not looked at in time."""
+    """Progress of a player. `unexpected`: received, but not as sent; `ring_drops`: not looked at in time."""
 
     sent: int
     received: int
@@ -115,9 +115,9 @@ class PlayProgress:
 class FramePlayer(AbstractContextManager["FramePlayer"]):
     """Plays `packets` (of dtype PACKET, in the order of their times), whose bytes are in `data` (uint8).
 
-    A context manager. Once it was stopped, these hold for each packet: `sent_ns` and `received_ns` (or
+    A context manager. Once it has been stopped, these hold for each packet: `sent_ns` and `received_ns` (or
     NEVER), `reordered` (1: it arrived behind a later one with the same hosts, UDP source port and queue
-    pair), `duplicates` (how often it came again, 255 at most). PlayerError where an interface cannot be used.
+    pair), `duplicates` (how often it came again, 255 at most). PlayerError if an interface cannot be used.
     """
 
     def __init__(self, data: NDArray[np.uint8], hosts: Sequence[PlayHost], packets: NDArray[np.void]) -> None:
@@ -146,13 +146,13 @@ class FramePlayer(AbstractContextManager["FramePlayer"]):
         self.close()
 
     def start(self) -> None:
-        """Begin, once."""
+        """Start playing; may be called once."""
         error = ctypes.create_string_buffer(ERROR_BYTES)
         if _library().p4r_player_start(self._player, error, len(error)):
             raise PlayerError(error.value.decode())
 
     def progress(self) -> PlayProgress:
-        """How far it is. PlayerError once it is closed."""
+        """Return the progress. PlayerError once the player is closed."""
         if not self._player:
             raise PlayerError("the player is closed")
         native = _NativeProgress()
@@ -161,7 +161,7 @@ class FramePlayer(AbstractContextManager["FramePlayer"]):
         return PlayProgress(**{**values, "error": native.error.decode() if native.failed else ""})
 
     def stop(self) -> None:
-        """Send and listen no more; within some 50 ms. Idempotent."""
+        """Stop sending and listening, within some 50 ms. Idempotent."""
         if self._player:
             _library().p4r_player_stop(self._player)
 
@@ -173,7 +173,7 @@ class FramePlayer(AbstractContextManager["FramePlayer"]):
 
 
 def frame_of(data: NDArray[np.uint8], hosts: Sequence[PlayHost], packet: np.void, *, sequence: int) -> bytes:
-    """The frame that is sent for a packet, the `sequence`th (from 0) from its host to the other."""
+    """Return the frame that is sent for a packet, the `sequence`th (from 0) from its host to the other."""
     room = ctypes.create_string_buffer(ETHERNET_BYTES + _MAX_PACKET)
     native = np.array([packet], PACKET)
     length = _library().p4r_player_frame(

@@ -1,4 +1,4 @@
-"""Playing a capture on a running cluster: first what could go wrong, then the packets, then the figures."""
+"""Playing of a capture on a running cluster: first the checks, then the packets, then the figures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Say = Callable[[str], None]
 
 
 def _silent(text: str) -> None:
-    """Nobody wants to know."""
+    """Ignore the text."""
 
 
 def play(
@@ -48,11 +48,13 @@ def play(
 ) -> CaptureResult:
     """Play the RoCE v2 packets of a capture on `cluster`, each at its time divided by `speed` (0: at once).
 
-    Every address of the capture becomes a host: `mapping` says which, or the order of first appearance. A
-    packet keeps its BTH, payload, size, type of service and UDP source port; Ethernet and IP addresses, IP
-    identification, time to live and the checksums are new. WorkloadError, before anything is sent, where the
-    file is no such capture, has more addresses than there are hosts, a packet that the links do not carry,
-    or one that would get into a running job's flow; and where the cluster goes down meanwhile.
+    Every address of the capture becomes a host, chosen by `mapping`, or else in order of first appearance. A
+    packet keeps its BTH, payload, size, type of service and UDP source port. Ethernet and IP addresses, IP
+    identification, time to live and the checksums are new.
+
+    WorkloadError, before anything is sent, if the file is not such a capture, has more addresses than there
+    are hosts, has a packet that the links do not carry, or one that would get into a running job's flow; also
+    if the cluster goes down meanwhile.
     """
     if not (speed >= 0 and np.isfinite(speed)):
         raise WorkloadError(f"a capture is played at a speed of 0 (as fast as possible) or more, not {speed}")
@@ -88,7 +90,7 @@ def _play_host(host: HostState) -> PlayHost:
 
 
 def _wait(plan: Plan, player: FramePlayer, *, progress: Say) -> None:
-    """Until all was sent, and has arrived or will not any more. WorkloadError where it cannot be sent."""
+    """Wait until all was sent, and has arrived or is lost. WorkloadError if it cannot be sent."""
     arrived, since, sent_at, said = 0, time.monotonic(), None, -1
     while True:
         now, state = time.monotonic(), player.progress()
@@ -146,7 +148,7 @@ def _result(plan: Plan, player: FramePlayer, *, speed: float, notes: Sequence[st
 
 
 def _pairs(packets: RocePackets) -> list[NDArray[np.int64]]:
-    """The rows of each pair of addresses, in the order of first appearance."""
+    """Return the rows of each pair of addresses, in the order of first appearance."""
     keys = packets.sources << 32 | packets.destinations
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     return [np.flatnonzero(inverse == pair) for pair in np.argsort(first)]
@@ -180,7 +182,7 @@ def _pair(plan: Plan, player: FramePlayer, rows: NDArray[np.int64], *, speed: fl
 def _times(
     plan: Plan, player: FramePlayer, rows: NDArray[np.int64], *, speed: float
 ) -> tuple[Spread | None, Spread | None]:
-    """How late they were sent, and how long they were under way."""
+    """Return how late packets were sent, and how long they were under way."""
     sent, received = player.sent_ns[rows], player.received_ns[rows]
     went, came = sent != NEVER, received != NEVER
     late = None if speed == 0 else Spread.of((sent - plan.played["at_ns"][rows])[went])

@@ -1,7 +1,7 @@
 """The frames of a capture file, read by libpcap (cypcap), which knows pcap, nanosecond pcap and pcapng.
 
-The frames of a large capture go to a file without a name and are mapped from there, so that the machine's
-memory need not hold them. Times are rounded down to microseconds, far below what hosts here can keep to.
+The frames of a large capture go to a file without a name and are mapped from there, so the machine's memory
+need not hold them. Times are rounded down to microseconds, far finer than hosts here can keep to.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CUT_OFF: Final = "truncated dump file"
 
 
 class LinkType(IntEnum):
-    """What frames begin with; those of www.tcpdump.org/linktypes.html that can carry IP here."""
+    """The header that frames begin with; types of www.tcpdump.org/linktypes.html that can carry IP here."""
 
     ETHERNET = 1
     RAW_IP = 12  # as read: 101 in the file
@@ -36,8 +36,9 @@ class LinkType(IntEnum):
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """Frame i is `data[offsets[i]:offsets[i] + lengths[i]]` and was seen at `times_ns[i]` (since 1970).
+    """The frames of a capture file.
 
+    Frame i is `data[offsets[i]:offsets[i] + lengths[i]]`, and was seen at `times_ns[i]` (since 1970).
     `notes`: what a user should know.
     """
 
@@ -54,7 +55,7 @@ class Capture:
 
 
 def read(path: Path) -> Capture:
-    """The capture in a file. WorkloadError where it cannot be read, is no capture, or holds no frame."""
+    """Read the capture in a file. WorkloadError if it cannot be read, is not a capture, or holds no frame."""
     try:
         if not path.is_file():
             raise WorkloadError(f"{path} is no file" if path.exists() else f"there is no file {path}")
@@ -103,7 +104,7 @@ def _read(path: Path) -> Capture:
 
 
 def _mapped(spool: tempfile.SpooledTemporaryFile[bytes]) -> NDArray[np.uint8]:
-    """What was written; a mapped file stays as long as the array."""
+    """Return the bytes that were written; a mapped file stays as long as the array."""
     spool.flush()
     if not spool.tell():
         return np.zeros(0, np.uint8)

@@ -1,4 +1,4 @@
-"""What became of a capture that was played."""
+"""Results of a capture that was played."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """Of some times in seconds: the median, what 99 of 100 do not exceed, the largest."""
+    """Median, 99th percentile and maximum of some times, in seconds."""
 
     p50_s: float
     p99_s: float
@@ -19,7 +19,7 @@ class Spread:
 
     @staticmethod
     def of(times_ns: NDArray[np.int64]) -> Spread | None:
-        """None of none."""
+        """Compute the spread of some times; None if there are none."""
         if not len(times_ns):
             return None
         p50, p99, most = np.percentile(times_ns, (50, 99, 100)) / 1e9
@@ -28,11 +28,11 @@ class Spread:
 
 @dataclass(frozen=True, kw_only=True)
 class PairResult:
-    """Of the packets from one address of the capture to another.
+    """Results of the packets from one address of the capture to another.
 
-    Bytes are of frames, from the Ethernet header on. `reordered`: arrived behind a later one of its
-    connection (RFC 4737). `late`: sent behind its time; None where packets have none (speed 0). `transit`:
-    from sending to arrival, with the time in the queue of the sender's interface.
+    Bytes are of frames, from the Ethernet header on. `reordered`: arrived behind a later packet of the same
+    connection (RFC 4737). `late`: how far packets were sent behind their times; None if they have none
+    (speed 0). `transit`: from sending to arrival, with the time in the queue of the sender's interface.
     """
 
     source: str
@@ -53,11 +53,11 @@ class PairResult:
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureResult:
-    """All of it. `left_out` has the packets of the file that cannot be played, by reason.
+    """All results. `left_out` counts the packets of the file that cannot be played, by reason.
 
     `capture_s` is from the capture's first played packet to its last, `expected_s` the same at `speed` (None
-    at speed 0), `sent_s` what it took, `received_s` until the last arrival. `unseen` arrived, but too many at
-    a time for us to look at; they count as lost. `unexpected` arrived changed.
+    at speed 0), `sent_s` the time that sending took, `received_s` until the last arrival. `unseen` packets
+    arrived, but too many at a time to be looked at; they count as lost. `unexpected` packets arrived changed.
     """
 
     file: str
@@ -85,5 +85,5 @@ class CaptureResult:
     received_s: float
 
     def as_json(self) -> dict[str, Any]:
-        """For programs; the keys are the names of the fields."""
+        """Return the results for programs; the keys are the names of the fields."""
         return {"kind": "capture", **asdict(self)}

@@ -13,7 +13,7 @@ _UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def capture_tables(result: CaptureResult) -> RenderableType:
-    """What was played, between whom, and how well."""
+    """Make the tables of what was played, between whom, and how well."""
     parts: list[RenderableType] = [_summary(result), _pairs(result)]
     parts += [Text(f"Left out: {count} packets, {reason}.") for reason, count in result.left_out.items()]
     parts += [Text(f"Note: {note}.") for note in result.notes]
