@@ -1,4 +1,4 @@
-"""The fabric drawn as SVG: spines above leaves above hosts, links as wide as what went over them."""
+"""The fabric drawn as SVG: spines above leaves above hosts, links as wide as the bytes over them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LABELS: Final = 8  # of links between switches; more would lie on each oth
 
 @dataclass(frozen=True)
 class _Places:
-    """Where the middles of all boxes are."""
+    """The middles of all boxes, and the size of the picture."""
 
     at: dict[str, tuple[float, float]]
     width: float
@@ -33,12 +33,12 @@ class _Places:
 
 
 def most_bytes(links: Sequence[dict[str, LinkBytes]]) -> int:
-    """What the widest line stands for: the same in all drawings of a run."""
+    """Return the bytes that the widest line stands for: the same in all drawings of a run."""
     return max((max(each.up, each.down) for one in links for each in one.values()), default=0)
 
 
 def drawing(topology: Topology, links: dict[str, LinkBytes], *, title: str, most: int) -> Markup:
-    """An SVG picture; `most` bytes are the widest line."""
+    """Draw the fabric as SVG; the widest line stands for `most` bytes."""
     places = _placed(topology)
     switches = {switch.name for switch in topology.switches}
     between = [link for link in topology.links if link.partition(":")[0] in switches]
@@ -95,7 +95,7 @@ def _of(topology: Topology, role: str) -> list[Switch]:
 
 
 def _link(places: _Places, link: str, moved: LinkBytes | None, most: int) -> Markup:
-    """Two lines beside each other: what went up on the left."""
+    """Draw two lines beside each other, the bytes upwards on the left."""
     lower, upper = _ends(places, link)
     if moved is None:
         return element("line", **_line(lower, upper, 0.0), class_="idle")
@@ -119,7 +119,7 @@ def _ends(places: _Places, link: str) -> tuple[tuple[float, float], tuple[float,
 
 
 def _line(lower: tuple[float, float], upper: tuple[float, float], aside: float) -> dict[str, float]:
-    """The line between two points, moved to its right by `aside`."""
+    """Return the line between two points, moved to its right by `aside`."""
     (x1, y1), (x2, y2) = lower, upper
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     right, down = aside * (y1 - y2) / length, aside * (x2 - x1) / length
@@ -127,7 +127,7 @@ def _line(lower: tuple[float, float], upper: tuple[float, float], aside: float) 
 
 
 def _place_on_line(between: Sequence[str], link: str) -> float:
-    """Labels of links that cross are at different heights."""
+    """Return the label's place on its link, such that labels of links that cross have different heights."""
     leaf = link.partition(":")[0]
     own = [other for other in between if other.partition(":")[0] == leaf]
     return 0.3 + (0.38 * own.index(link) / (len(own) - 1) if len(own) > 1 else 0.2)

@@ -1,6 +1,7 @@
 """A run as CSV and JSON, for spreadsheets and programs.
 
-As one file, a row a strategy. As a directory, a file a table, a row an observation (columns: `LAYOUT`).
+One CSV file has a row for each strategy. A directory has a file for each table, with a row for each
+observation (columns: `LAYOUT`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ LAYOUT: Final = {
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """The verdict, the bounds, a row a strategy, and the run itself."""
+    """Return the verdict, the bounds, a row for each strategy, and the run itself."""
     found = verdict(reading.checked(run))
     return {
         "format": "p4reduce-report/1",
@@ -65,14 +66,14 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def csv_text(run: Run) -> str:
-    """A row a strategy."""
+    """Return CSV with a row for each strategy."""
     stream = io.StringIO()
     _put(stream, STRATEGIES, _strategies(reading.checked(run)))
     return stream.getvalue()
 
 
 def write_tables(run: Run, directory: Path) -> None:
-    """Every table of LAYOUT, also those without rows. WorkloadError where a file cannot be written."""
+    """Write every table of LAYOUT, also empty ones. WorkloadError if a file cannot be written."""
     reading.checked(run)
     makers = (_strategies, _times, _links, _timeline, _samples, _slots)
     for (name, heading), maker in zip(LAYOUT.items(), makers, strict=True):

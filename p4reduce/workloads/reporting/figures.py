@@ -1,6 +1,6 @@
-"""Plotly figures as JSON has them. Colours are CSS variables of the page, which knows whether it is dark.
+"""Plotly figures as JSON. Colours are CSS variables of the page, which knows whether it is dark.
 
-What comes from a run file goes through `plain`: Plotly takes text for HTML, though a small part of it.
+Texts from a run file go through `plain`: Plotly reads text as HTML, though only a small part of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHORT: Final = {"parameter-server-switch": "p. server + switch", "gloo": "Gloo"
 
 
 def plain(text: str) -> str:
-    """Text as Plotly shows it letter by letter, cut where it would not fit anyway."""
+    """Escape text so that Plotly shows it letter by letter, and cut it if it is too long."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     if len(shown) > _LONGEST_TEXT:
         shown = f"{shown[: _LONGEST_TEXT - 1]}…"
@@ -34,12 +34,12 @@ def plain(text: str) -> str:
 
 
 def colour(strategy: str) -> str:
-    """A strategy's colour, the same in all charts."""
+    """Return a strategy's colour, the same in all charts."""
     return f"var(--{strategy})" if strategy in _COLOURED else "var(--other)"
 
 
 def speedups(run: Run) -> Figure | None:
-    """Times as fast as ring: a bar a strategy, a dot a measurement, the bound. None without a ring."""
+    """Plot speed-ups over ring: a bar a strategy, a dot a measurement, the bound. None without a ring."""
     ring = reading.ring_of(run)
     if ring is None:
         return None
@@ -61,7 +61,7 @@ def speedups(run: Run) -> Figure | None:
 
 
 def goodputs(run: Run) -> Figure:
-    """Mbit/s of each strategy, and what its links would allow."""
+    """Plot each strategy's Mbit/s, and the rate that its links allow."""
     results = _upwards(run)
     bars = _bars(results, [result.goodput_mbit_s for result in results])
     bounded = [result for result in results if result.link_bound_s]
@@ -84,7 +84,7 @@ def goodputs(run: Run) -> Figure:
 
 
 def retransmissions(run: Run) -> Figure | None:
-    """Packets sent again; None where there were none."""
+    """Plot retransmitted packets; None if there were none."""
     results = [result for result in _upwards(run) if result.retransmissions is not None]
     if not any(result.retransmissions for result in results):
         return None
@@ -94,7 +94,7 @@ def retransmissions(run: Run) -> Figure | None:
 
 
 def figure(traces: list[Figure], *, height: int, **layout: Any) -> Figure:
-    """What all figures have in common."""
+    """Make a figure with the layout that all figures share."""
     return {
         "data": traces,
         "layout": {
@@ -111,7 +111,7 @@ def figure(traces: list[Figure], *, height: int, **layout: Any) -> Figure:
 
 
 def axis(title: str, **more: Any) -> Figure:
-    """An axis with its title."""
+    """Make an axis with its title."""
     return {
         "title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10},
         "gridcolor": LINES,
@@ -124,7 +124,7 @@ def axis(title: str, **more: Any) -> Figure:
 
 
 def beside(labels: Sequence[str], texts: Sequence[str], *, size: int) -> list[Figure]:
-    """Texts at the right of the rows with those labels."""
+    """Make texts at the right of the rows with those labels."""
     return [
         {
             "xref": "paper",
@@ -141,12 +141,12 @@ def beside(labels: Sequence[str], texts: Sequence[str], *, size: int) -> list[Fi
 
 
 def _of_type(run: Run) -> str:
-    """What was summed: a figure may be shown without its page."""
+    """Return the type that was summed, for titles: a figure may be shown without its page."""
     return "" if run.dtype is None else f", {plain(run.dtype)}"
 
 
 def _upwards(run: Run) -> list[Result]:
-    """Plotly draws from below: what is first in the file comes out on top."""
+    """Return the results in reverse: Plotly draws from below, so the file's first result comes out on top."""
     return list(reversed(run.results))
 
 
@@ -178,7 +178,7 @@ def _bars(results: list[Result], values: list[float]) -> Figure:
 
 
 def _dots(results: list[Result], values: list[list[float]], unit: str) -> Figure:
-    """Each measurement by itself, so that the spread shows."""
+    """Make a dot for each measurement, so that the spread shows."""
     pairs = [(_label(result), value) for result, own in zip(results, values, strict=True) for value in own]
     return {
         "type": "scatter",
@@ -198,7 +198,7 @@ def _dots(results: list[Result], values: list[list[float]], unit: str) -> Figure
 
 
 def _horizontal(traces: list[Figure], title: str, results: list[Result], texts: list[str]) -> Figure:
-    """Bars from the left; their figures stand in a column of their own, where nothing lies on them."""
+    """Make horizontal bars; their figures stand in a column of their own, where nothing covers them."""
     return figure(
         traces,
         height=92 + 40 * len(results),
@@ -212,7 +212,7 @@ def _horizontal(traces: list[Figure], title: str, results: list[Result], texts: 
 
 
 def _upright(figure: Figure, at: float, text: str, *, below: bool = False) -> None:
-    """A dashed line at `at`, with what it is."""
+    """Add a dashed line at `at`, with its meaning."""
     figure["layout"]["shapes"].append(
         {
             "type": "line",

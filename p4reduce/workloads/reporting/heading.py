@@ -1,4 +1,4 @@
-"""The top of the page: what ran, the verdict with its reasons, and the key figures."""
+"""The top of the page: the subject of the run, the verdict with its reasons, and the key figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANSWERS: Final = {Pays.YES: "It pays", Pays.NO: "It does not pay", Pays.UNKNOWN
 
 
 def heading(run: Run, found: Verdict) -> Markup:
-    """The header of the page."""
+    """Make the header of the page."""
     reasons = [element("p", text) for text in found.reasons]
     cautions = [element("li", text) for text in found.cautions]
     return element(
@@ -35,7 +35,7 @@ def heading(run: Run, found: Verdict) -> Markup:
 
 
 def subject(run: Run) -> str:
-    """What was summed, by how many, over which links."""
+    """Describe what was summed, by how many workers, over which links."""
     first, fabric = run.results[0], run.topology
     what = f"all-reduce of {size(first.bytes)}"
     if run.workload is not None:
@@ -54,7 +54,7 @@ def subject(run: Run) -> str:
 
 
 def rates(run: Run) -> str:
-    """`links of 100 Mbit/s`."""
+    """Describe the links' rates: `links of 100 Mbit/s`."""
     host, uplink = run.topology.rate_mbit, run.topology.uplink_rate_mbit
     if host is None:
         return "links without a rate"

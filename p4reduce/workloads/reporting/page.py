@@ -1,4 +1,4 @@
-"""The report: one HTML page with everything in it, Plotly's program too; it asks no network for anything."""
+"""The report: one HTML page that contains everything, Plotly's program too, and needs no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ASSETS: Final = files("p4reduce.workloads.reporting") / "assets"
 
 
 def page(run: Run) -> str:
-    """The HTML page of a run, about 5 MB, nearly all of it Plotly's. WorkloadError where parts do not fit."""
+    """Make the HTML page of a run, about 5 MB, nearly all of it Plotly's. WorkloadError: parts do not fit."""
     try:
         from plotly.offline import get_plotlyjs  # not before somebody wants a page
     except ModuleNotFoundError as error:

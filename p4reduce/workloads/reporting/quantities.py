@@ -1,4 +1,4 @@
-"""Figures as people read them. Units are powers of 1000, as link rates have them."""
+"""Figures formatted for people. Units are powers of 1000, as in link rates."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _BYTES = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
 
 
 def seconds(value: float) -> str:
-    """`2.61 s`, `12.3 ms`, `850 µs`."""
+    """Format seconds: `2.61 s`, `12.3 ms`, `850 µs`."""
     if value >= 1:
         return f"{_three(value)} s"
     if value == 0:
@@ -15,13 +15,13 @@ def seconds(value: float) -> str:
 
 
 def spread(least: float, most: float) -> str:
-    """`2.61 to 2.65 s`."""
+    """Format a range of seconds: `2.61 to 2.65 s`."""
     low, high = seconds(least).split(), seconds(most).split()
     return f"{low[0]} to {' '.join(high)}" if low[1] == high[1] else f"{' '.join(low)} to {' '.join(high)}"
 
 
 def size(value: float) -> str:
-    """`32.6 MB`."""
+    """Format bytes: `32.6 MB`."""
     for unit, name in _BYTES:
         if value >= unit:
             return f"{_three(value / unit)} {name}"
@@ -29,27 +29,27 @@ def size(value: float) -> str:
 
 
 def rate(mbit_s: float) -> str:
-    """`98.0 Mbit/s`."""
+    """Format a rate: `98.0 Mbit/s`."""
     return f"{_three(mbit_s / 1e3)} Gbit/s" if mbit_s >= 1e4 else f"{_three(mbit_s)} Mbit/s"
 
 
 def times(value: float) -> str:
-    """`1.49`: so many times something."""
+    """Format a factor: `1.49`."""
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
 def share(value: float) -> str:
-    """`97.9%`."""
+    """Format a share: `97.9%`."""
     return f"{value:.1%}" if value < 1 else f"{value:.0%}"
 
 
 def count(value: int) -> str:
-    """`12,345`."""
+    """Format a count: `12,345`."""
     return f"{value:,}"
 
 
 def _three(value: float) -> str:
-    """Three digits, more only before the point."""
+    """Format three digits, or more if all are before the point."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"

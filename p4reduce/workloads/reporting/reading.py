@@ -1,4 +1,4 @@
-"""What a run says when one looks at it: figures that pages, tables and the verdict share."""
+"""Figures of a run that pages, tables and the verdict share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES: Final = {
 
 @dataclass(frozen=True)
 class Busiest:
-    """The link that carried most one way, and how much."""
+    """The link that carried most one way, and its bytes."""
 
     link: str
     way: Literal["up", "down"]
@@ -41,22 +41,22 @@ class Busiest:
 
 
 def name_of(strategy: str) -> str:
-    """What a strategy is called."""
+    """Return a strategy's name for people."""
     return NAMES.get(strategy, strategy)
 
 
 def result_of(run: Run, strategy: str) -> Result | None:
-    """That strategy's result; None if it did not run."""
+    """Return that strategy's result; None if it did not run."""
     return next((result for result in run.results if result.strategy == strategy), None)
 
 
 def switched_of(run: Run) -> Result | None:
-    """In-network's result, with several GPUs a host that of the hierarchy; None if it did not run."""
+    """Return in-network's result, or with several GPUs a host the hierarchy's; None if it did not run."""
     return _first(run, _IN_NETWORK)
 
 
 def ring_of(run: Run) -> Result | None:
-    """The ring's of all workers; None if it did not run."""
+    """Return the result of the ring of all workers; None if it did not run."""
     return _first(run, RINGS)
 
 
@@ -65,14 +65,16 @@ def _first(run: Run, strategies: tuple[str, ...]) -> Result | None:
 
 
 def speedup(run: Run, result: Result) -> float | None:
-    """How many times as fast as ring, by the medians; None where no ring ran."""
+    """Return how many times as fast as ring a result is, by the medians; None if no ring ran."""
     ring = ring_of(run)
     return ring.median_s / result.median_s if ring is not None else result.speedup_over_ring
 
 
 def rate_bound(run: Run, result: Result | None = None) -> float | None:
-    """The speed-up over ring that these links allow `result` (in-network): not the textbook's where uplinks
-    are narrow, or channels between GPUs slow."""
+    """Return the speed-up over ring that these links allow `result` (in-network).
+
+    It differs from the textbook's bound if uplinks are narrow, or channels between GPUs slow.
+    """
     found, ring = result or switched_of(run), ring_of(run)
     if found is None or ring is None or not found.link_bound_s or not ring.link_bound_s:
         return None
@@ -80,7 +82,7 @@ def rate_bound(run: Run, result: Result | None = None) -> float | None:
 
 
 def shape_of(run: Run) -> Shape | None:
-    """Hosts with several GPUs that took part, where all rates are known; None for others."""
+    """Return the shape of the hosts that took part; None if they have one GPU, or links have no rate."""
     fabric = run.topology
     if fabric.gpus_per_host == 1 or fabric.rate_mbit is None:
         return None
@@ -90,12 +92,12 @@ def shape_of(run: Run) -> Shape | None:
 
 
 def workers(run: Run) -> int:
-    """How many took part."""
+    """Return the number of workers that took part."""
     return max(result.workers for result in run.results)
 
 
 def busiest(links: dict[str, LinkBytes]) -> Busiest | None:
-    """None where no bytes were counted."""
+    """Return the busiest link and way; None if no bytes were counted."""
     ways = [
         found
         for name, each in links.items()
@@ -105,20 +107,20 @@ def busiest(links: dict[str, LinkBytes]) -> Busiest | None:
 
 
 def uplinks(run: Run) -> tuple[str, ...]:
-    """Links between switches."""
+    """Return the links between switches."""
     switches = {switch.name for switch in run.topology.switches}
     return tuple(link for link in run.topology.links if link.partition(":")[0] in switches)
 
 
 def rate_of(run: Run, link: str) -> float | None:
-    """A link's rate in Mbit/s, each way."""
+    """Return a link's rate in Mbit/s, each way; None if it has none."""
     if link in uplinks(run) and run.topology.uplink_rate_mbit is not None:
         return run.topology.uplink_rate_mbit
     return run.topology.rate_mbit
 
 
 def checked(run: Run) -> Run:
-    """The run, if its parts fit together. WorkloadError says which do not."""
+    """Return the run if its parts fit together. WorkloadError says which do not."""
     if not run.results:
         skipped = "; ".join(f"{name}: {why}" for name, why in run.skipped.items())
         raise WorkloadError(

@@ -1,4 +1,4 @@
-"""What was seen of the fabric while a strategy ran: how busy its links were, and how full its slots."""
+"""Looks at the fabric while a strategy ran: how busy its links were, and how full its slots."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_LINKS: Final = 24  # fit on a screen
 
 
 def throughputs(run: Run) -> dict[str, Figure]:
-    """For each strategy, how busy each link was each way over time: a row a way, a column a while."""
+    """Plot for each strategy how busy each link was each way over time: a row a way, a column a look."""
     return {
         strategy: _throughput(run, samples)
         for strategy, samples in run.samples.items()
@@ -30,7 +30,7 @@ def throughputs(run: Run) -> dict[str, Figure]:
 
 
 def slots(run: Run) -> dict[str, Figure]:
-    """For each strategy with slots, how many hold a sum in the making, and how many it has."""
+    """Plot for each strategy with slots how many hold an incomplete sum, and how many it has."""
     return {
         strategy: _slots(samples)
         for strategy, samples in run.samples.items()
@@ -39,7 +39,7 @@ def slots(run: Run) -> dict[str, Figure]:
 
 
 def busiest_links(run: Run, samples: Sequence[Sample]) -> list[str]:
-    """Links that all samples have, in the topology's order; of many, those that carried most."""
+    """Return links that all samples have, in the topology's order; of many, those that carried most."""
     names = [name for name in run.topology.links if all(name in sample.links for sample in samples)]
     last = samples[-1].links
     by_bytes = sorted(names, key=lambda name: last[name].up + last[name].down, reverse=True)
@@ -48,7 +48,7 @@ def busiest_links(run: Run, samples: Sequence[Sample]) -> list[str]:
 
 
 def thinned(samples: Sequence[Sample], *, most: int = _MOST_COLUMNS) -> list[Sample]:
-    """At most so many samples, the first and the last among them, from 0 s on: bytes are since then."""
+    """Return at most `most` samples, with the first and the last, and one at 0 s without bytes."""
     first = samples[0]
     if first.at_s > 0:
         none = {name: LinkBytes(up=0, down=0) for name in first.links}

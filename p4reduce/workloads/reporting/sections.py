@@ -1,4 +1,4 @@
-"""The sections of the page, each with its words, its choice of strategy and the places of its charts."""
+"""The sections of the page, each with its text, its choice of strategy and the places of its charts."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Charts:
         }
 
     def as_json(self) -> dict[str, object]:
-        """As the page's program reads them."""
+        """Return the figures as the page's program reads them."""
         return {"whole": self.whole, "each": self.each}
 
 
 def sections(run: Run, charts: Charts) -> list[Markup]:
-    """All sections that the run has something for."""
+    """Make all sections for which the run has data."""
     found: list[Markup] = [
         _section("Strategies", _strategies(run), *_skipped(run)),
         _section("Speed-up and goodput", *_speed(run, charts)),
@@ -324,7 +324,7 @@ def _chart(name: str) -> Markup:
 
 
 def _choice(group: str, strategies: Iterable[str]) -> Markup:
-    """Which strategy is shown: all such choices of the page move together."""
+    """Make the choice of the strategy to show; all such choices of the page move together."""
     options = [
         element(
             "label",

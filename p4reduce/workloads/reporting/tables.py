@@ -1,4 +1,4 @@
-"""A run for a terminal: its strategies, and what they say about in-network aggregation."""
+"""A run for a terminal: its strategies, and the verdict on in-network aggregation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LESS_NEEDED = ("goodput", "busiest link", "sent again")  # the JSON has them, a
 
 
 def run_tables(run: Run) -> RenderableType:
-    """Strategies, the verdict with its reasons, and what did not run."""
+    """Make the table of strategies, the verdict with its reasons, and notes on what did not run."""
     reading.checked(run)
     found = verdict(run)
     sentences = [Text(found.headline, style="bold"), *(Text(f"  {text}") for text in found.reasons)]
@@ -29,7 +29,7 @@ def run_tables(run: Run) -> RenderableType:
 
 
 class _Strategies:
-    """The table of strategies, with fewer columns where there is little room."""
+    """The table of strategies, with fewer columns if there is little room."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

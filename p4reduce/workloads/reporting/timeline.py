@@ -1,4 +1,4 @@
-"""The timeline: what each worker did in the median iteration and the next, all strategies to one scale."""
+"""The timeline: each worker's median iteration and the next, all strategies to one scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOWER: Final = (0.50, 0.92)
 
 @dataclass(frozen=True)
 class Window:
-    """The iterations that are shown, and when they begin and end."""
+    """The iterations that are shown, with their beginning and end."""
 
     first: int
     last: int
@@ -45,7 +45,7 @@ _PATTERNS: Final = {"compute": "", "communicate": "", "wait": "/"}
 
 
 def timelines(run: Run) -> dict[str, Figure]:
-    """A figure for each strategy that has a timeline."""
+    """Plot a timeline for each strategy that has one."""
     windows = {strategy: window(spans) for strategy, spans in run.timelines.items() if spans}
     lengths = {strategy: each.end_s - each.start_s for strategy, each in windows.items()}
     near = [length for length in lengths.values() if length <= _MUCH_SLOWER * min(lengths.values())]
@@ -56,7 +56,7 @@ def timelines(run: Run) -> dict[str, Figure]:
 
 
 def window(spans: Sequence[Span]) -> Window:
-    """The median iteration and the one behind it, or before where there is none."""
+    """Choose the median iteration and the next one, or the previous one if there is no next."""
     ends: dict[int, tuple[float, float]] = {}
     for span in spans:
         first, last = ends.get(span.iteration, (span.start_s, span.end_s))
@@ -155,7 +155,7 @@ def _bars(kind: str, pieces: Sequence[tuple[int, _Piece]], rows: dict[int, int],
 
 
 def _pieces(spans: Iterable[Span], *, touching: float) -> list[_Piece]:
-    """Spans of one kind and rank, those that touch put together, those at the same time in lanes."""
+    """Join spans of one kind and rank that touch, and put those that overlap in lanes."""
     pieces: list[_Piece] = []
     free: list[float] = []
     for span in sorted(spans, key=lambda span: (span.start_s, span.end_s)):
@@ -174,5 +174,5 @@ def _pieces(spans: Iterable[Span], *, touching: float) -> list[_Piece]:
 
 
 def _about(what: str) -> str:
-    """`forward conv1` is about forward."""
+    """Return the first word: `forward conv1` is about forward."""
     return what.partition(" ")[0]

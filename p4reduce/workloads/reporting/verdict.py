@@ -1,4 +1,4 @@
-"""Whether in-network aggregation paid in a run, and why: in sentences, from the figures alone."""
+"""The verdict on whether in-network aggregation paid in a run, and why: in sentences, from figures alone."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Pays(str, Enum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The answer, the sentence with it, what explains it, and what to be careful about."""
+    """The answer, its headline, the reasons, and cautions."""
 
     pays: Pays
     headline: str
@@ -53,7 +53,7 @@ class Verdict:
 
 
 def verdict(run: Run) -> Verdict:
-    """What a run with at least one result says about in-network aggregation."""
+    """Judge in-network aggregation by a run with at least one result."""
     cautions = _cautions(run)
     wrong = [result.strategy for result in run.results if result.verified is False]
     if wrong:
@@ -228,7 +228,7 @@ def _distance_reason(switched: Result) -> list[str]:
 
 
 def _hierarchy_reason(run: Run) -> list[str]:
-    """What the closed forms say of several GPUs a host, beside what was measured."""
+    """Compare the closed forms for several GPUs a host with the measurements."""
     shape, ring = reading.shape_of(run), reading.ring_of(run)
     if shape is None or ring is None or run.workload is not None:
         return []
