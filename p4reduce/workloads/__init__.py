@@ -1,1 +1,1 @@
-"""What runs on a cluster: the worker program, timed collectives, and training the digits network."""
+"""Programs for a cluster: the worker, timed collectives, and training of the digits network."""

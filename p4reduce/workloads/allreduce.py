@@ -38,7 +38,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a group of workers measured: `checks` of those that verified, `equal` where all bits agree."""
+    """Measurements of a team: `checks` of the ranks that verified; `equal`: all ranks have the same bits."""
 
     timing: Timing
     equal: bool
@@ -50,22 +50,22 @@ class Outcome:
 
     @property
     def passed(self) -> bool | None:
-        """Whether the result was right; None where nobody looked."""
+        """True if the result was right; None if no rank verified it."""
         return all(check["passed"] for check in self.checks) if self.checks else None
 
     @property
     def exact(self) -> bool | None:
-        """Whether the result was equal to NumPy's; None where nobody looked."""
+        """True if the result was equal to NumPy's; None if no rank verified it."""
         return all(check["exact"] for check in self.checks) if self.checks else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to reduce. `strategy` is "in-network", "ring" or "both": one after the other.
+    """An all-reduce to run. `strategy` is "in-network", "ring" or "both" (one after the other).
 
-    `wire`: "16bit" sends float32 through the switch in half precision. `selective`: lost packets alone are
-    sent again, or all behind them too (None: the former, where no host has an RDMA device). `elastic`: it
-    goes on without workers that die.
+    `wire`: "16bit" sends float32 through the switch in half precision. `selective`: only lost packets are
+    sent again; False: all packets behind them too (None: selective, unless a host has an RDMA device).
+    `elastic`: the job goes on without workers that die.
     """
 
     bytes: int
@@ -81,11 +81,11 @@ class Request:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """Those to run."""
+        """Strategies to run."""
         return ("in-network", "ring") if self.strategy == "both" else (self.strategy,)
 
     def elements(self) -> int:
-        """How many elements that is; WorkloadError where it is none, or not whole."""
+        """Return the number of elements; WorkloadError if it is zero or not whole."""
         require_wire(self.wire, dtype_of(self.dtype), self.op)
         elements = elements_of(self.bytes, self.dtype)
         if self.repeat < 1:
@@ -94,7 +94,7 @@ class Request:
 
 
 def require_memory(size: int, workers: int) -> None:
-    """WorkloadError where the tensors of `workers`, all on this machine, would not fit its memory."""
+    """Raise WorkloadError if the tensors of `workers`, all on this machine, would not fit its memory."""
     require_free(
         _TENSORS_A_WORKER * size * workers,
         who=f"{workers} workers with tensors of {size} bytes",
@@ -103,7 +103,10 @@ def require_memory(size: int, workers: int) -> None:
 
 
 def measure(team: Team, request: Request) -> Outcome:
-    """Run it on a team that has joined a job. Rank 0 verifies; the others' bits are compared with its."""
+    """Run the request on a team that has joined a job.
+
+    Rank 0 verifies; the others' bits are compared with its bits. In an elastic job all ranks verify.
+    """
     answers = team.do(
         "all_reduce",
         per_rank=[{"verify": request.verify and (rank == 0 or request.elastic)} for rank in range(team.size)],
@@ -121,7 +124,7 @@ def measure(team: Team, request: Request) -> Outcome:
 
 
 def outcome(answers: list[Answer], request: Request) -> Outcome:
-    """The workers' answers together."""
+    """Combine the workers' answers."""
     slowest = [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)]
     median = statistics.median(slowest)
     return Outcome(
@@ -141,7 +144,7 @@ def outcome(answers: list[Answer], request: Request) -> Outcome:
 
 
 def require_right(result: Outcome, what: str) -> None:
-    """VerificationError where the result was wrong."""
+    """Raise VerificationError if the result was wrong."""
     if not result.equal:
         raise VerificationError(f"{what}: the workers' results differ from each other")
     for check in result.checks:
@@ -150,7 +153,7 @@ def require_right(result: Outcome, what: str) -> None:
 
 
 def switch_counters(cluster: ClusterState, jobs: Sequence[str]) -> Counters:
-    """What the switches counted for a job, or for its planes, in packets, summed over its flows."""
+    """Return the switches' counters for a job or its planes, in packets, summed over its flows."""
     total: Counters = {}
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         for flow in chain.from_iterable(admin.counters(job) for job in jobs):
@@ -163,7 +166,10 @@ def switch_counters(cluster: ClusterState, jobs: Sequence[str]) -> Counters:
 def _workers(
     cluster: ClusterState, request: Request, hosts: Sequence[HostState]
 ) -> Iterator[tuple[Team, Answer]]:
-    """Workers in `hosts` that have joined a job, which is deleted behind them; what rank 0 was told."""
+    """Start workers in `hosts`, let them join a job, and delete it at the end.
+
+    Yields the team and rank 0's answer to join.
+    """
     if len({host.name for host in hosts}) < 2:
         raise WorkloadError("an all-reduce needs two hosts or more: name more")
     require_memory(request.bytes, len(hosts))
@@ -183,7 +189,7 @@ def _workers(
 
 
 def sizes_of(begin: int, end: int, factor: float) -> list[int]:
-    """From `begin` to `end` bytes, each `factor` times the one before."""
+    """Return sizes from `begin` to `end` bytes, each `factor` times the one before."""
     if end < begin:
         raise WorkloadError(f"a sweep from {begin} to {end} bytes has no size: --end is the largest")
     if not factor > 1:
@@ -203,10 +209,11 @@ def sweep(
     hosts: Sequence[HostState] | None = None,
     progress: Callable[[str], None],
 ) -> dict[str, Any]:
-    """All-reduces of each of `sizes`, one after the other on the same workers, in nccl-tests' terms.
+    """Run all-reduces of each of `sizes`, one after the other on the same workers, in nccl-tests' terms.
 
-    A row has `time_us` (the median of the slowest worker's), `algbw_mb_s` (bytes over time) and `busbw_mb_s`,
-    which is that times 2(N-1)/N: what a ring would have each link carry. `wrong` is None where nobody looked.
+    A row has `time_us` (the median of the slowest worker's times), `algbw_mb_s` (bytes over time) and
+    `busbw_mb_s`, which is algbw · 2(N-1)/N: the rate that each link of a ring would carry. `wrong` is None
+    if no rank verified.
     """
     for size in sizes:
         replace(request, bytes=size).elements()
@@ -251,7 +258,7 @@ def sweep(
 def run(
     cluster: ClusterState, request: Request, *, hosts: Sequence[HostState] | None = None
 ) -> dict[str, Any]:
-    """Workers in `hosts` (all) start, join, reduce, leave; the JSON object of 'p4reduce allreduce'."""
+    """Start workers in `hosts` (all), join, reduce and leave; return the JSON of 'p4reduce allreduce'."""
     request.elements()
     chosen = place(cluster) if hosts is None else list(hosts)
     outcomes: dict[str, Outcome] = {}
@@ -291,7 +298,7 @@ def run(
 
 
 def link_rows(traffic: Sequence[wires.Wire], *, repeat: int = 1) -> list[dict[str, Any]]:
-    """What went over each link between switches (of `repeat` times, each time), as JSON has it."""
+    """Return the traffic of each link between switches for JSON, on average of `repeat` times."""
     return [
         {
             "link": wire.link.name,

@@ -1,6 +1,6 @@
-"""What links allow: the least time that a strategy can take where nothing but payload takes any.
+"""Bounds by the links: the least time of a strategy if only payload takes time.
 
-Links are full duplex. A strategy is its phases, one after the other; a phase is flows of payload at the same
+Links are full duplex. A strategy is its phases, one after the other. A phase is flows of payload at the same
 time, and lasts as long as its busiest link direction.
 """
 
@@ -18,7 +18,7 @@ Phase = dict[tuple[int, int], float]  # (sender, receiver): share of the tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Fabric:
-    """The leaf that each rank is behind, rates in Mbit/s, uplinks of a leaf (0: a rack)."""
+    """The leaf of each rank, rates in Mbit/s, and the uplinks of a leaf (0: a rack)."""
 
     leaves: Sequence[str]
     rate_mbit: float
@@ -27,7 +27,7 @@ class Fabric:
 
 
 def link_bound_s(strategy: str, *, size: int, fabric: Fabric) -> float:
-    """The least time in seconds for `size` bytes a worker."""
+    """Return the least time in seconds for `size` bytes a worker."""
     workers = len(fabric.leaves)
     if workers == 1:
         return 0.0
@@ -41,7 +41,7 @@ def link_bound_s(strategy: str, *, size: int, fabric: Fabric) -> float:
 
 
 def ring_to_in_network(workers: int) -> float:
-    """How many times as long a ring takes where headers are free: 2(N-1)/N (Patarasuk and Yuan, 2009)."""
+    """Return how many times as long a ring takes: 2(N-1)/N if headers are free (Patarasuk and Yuan, 2009)."""
     return 2 * (workers - 1) / workers
 
 
@@ -60,7 +60,7 @@ def _phases(strategy: str, leaves: Sequence[str]) -> list[Phase]:
 
 
 def _by_rack(leaves: Sequence[str]) -> list[int]:
-    """The order of the job's own ring: one rack after the other (fabric/trees.py). Gloo's is by rank."""
+    """Return the order of the job's own ring: rack after rack (fabric/trees.py). Gloo's ring is by rank."""
     racks = list(dict.fromkeys(leaves))
     return sorted(range(len(leaves)), key=lambda rank: racks.index(leaves[rank]))
 
@@ -79,7 +79,7 @@ def _halving_doubling(workers: int) -> list[Phase]:
 
 
 def _switched(fabric: Fabric, *, passes: float) -> float:
-    """Seconds a byte: each host and each rack sends and receives the tensor once a pass, over one uplink."""
+    """Return seconds a byte: in a pass, each host and rack sends and receives the tensor over one uplink."""
     slowest = fabric.rate_mbit
     if len(set(fabric.leaves)) > 1 and fabric.uplink_rate_mbit is not None:
         slowest = min(slowest, fabric.uplink_rate_mbit)
@@ -87,7 +87,7 @@ def _switched(fabric: Fabric, *, passes: float) -> float:
 
 
 def _phase_s(phase: Phase, fabric: Fabric) -> float:
-    """Seconds a byte of the tensor."""
+    """Return seconds a byte of the tensor."""
     load: dict[tuple[str, str], float] = defaultdict(float)
     for (sender, receiver), share in phase.items():
         at_host = share * 8 / (fabric.rate_mbit * 1e6)

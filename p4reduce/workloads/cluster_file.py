@@ -1,4 +1,4 @@
-"""The cluster file: a fabric, its switches and controller, jobs, and what their workers are to do.
+"""The cluster file: a fabric, its switches and controller, jobs, and the work of their workers.
 
 topology: {kind: spine-leaf, spines: 2, leaves: 2, hosts: 8, rate: 100mbit}
 switch: {target: embedded}
@@ -62,7 +62,7 @@ def _size(text: Any) -> Any:
 
 
 def _listed(given: Any) -> Any:
-    """One of a kind is a list of one."""
+    """Make a list of a single value."""
     return [given] if isinstance(given, str | int) else given
 
 
@@ -101,7 +101,7 @@ class _Topology(Part):
     host_kind: Annotated[tuple[HostKind, ...], BeforeValidator(_listed)] = (HostKind.EMULATED,)
 
     def common(self) -> dict[str, Any]:
-        """What a FabricOptions has of it."""
+        """Return the topology's part of a FabricOptions."""
         kinds = tuple(kind.value for kind in self.host_kind)
         total = len(self.on_paper().hosts)
         return {
@@ -115,7 +115,7 @@ class _Topology(Part):
         }
 
     def on_paper(self) -> layout.Layout:
-        """The fabric's switches and hosts; TopologyError."""
+        """Return the fabric's switches and hosts. TopologyError."""
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class RackTopology(_Topology):
 
 
 class SpineLeafTopology(_Topology):
-    """`hosts` in all, or a number for each leaf. `uplink_rate`: as `rate` if not given."""
+    """`hosts` in all, or a number for each leaf. `uplink_rate` defaults to `rate`."""
 
     kind: Literal["spine-leaf"]
     spines: Annotated[int, Field(ge=1, le=MAX_SPINES)] = 2
@@ -140,7 +140,7 @@ class SpineLeafTopology(_Topology):
 
     @property
     def hosts_per_leaf(self) -> tuple[int, ...]:
-        """How many hosts each leaf has."""
+        """Number of hosts of each leaf."""
         if len(self.hosts) == 1:
             return layout.spread(self.hosts[0], self.leaves)
         return self.hosts
@@ -162,14 +162,14 @@ class SpineLeafTopology(_Topology):
 
 
 class Switch(Part):
-    """What runs the P4 program, and what the embedded switch loses on purpose."""
+    """The target that runs the P4 program, and the share of packets that an embedded switch drops."""
 
     target: Target = Target.EMBEDDED
     loss: Probability = 0.0
 
 
 class TenantQuota(Part):
-    """A tenant's weight, the most slots that it may have on a switch, and the hosts that only it has."""
+    """A tenant's weight, the most slots that it may have on a switch, and the hosts reserved for it."""
 
     weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     slots: Annotated[int, Field(ge=0)] | None = None
@@ -177,7 +177,7 @@ class TenantQuota(Part):
 
 
 class Quotas(Part):
-    """`job_slots`: the most of one job on a switch."""
+    """Quotas of jobs and tenants. `job_slots`: the most slots of one job on a switch."""
 
     job_slots: Annotated[int, Field(ge=0)] | None = None
     tenants: dict[Tenant, TenantQuota] = Field(default_factory=dict)
@@ -185,7 +185,10 @@ class Quotas(Part):
 
 
 def _controller_part() -> type[Part]:
-    """The controller's options, with the types that it declares; its network is the topology's business."""
+    """Make the model of the controller's options, with the types that Config declares.
+
+    Options of the network are left out: the topology sets them.
+    """
     hints = get_type_hints(Config)
     other = ("switches", "hosts", "links", "path_mtu", "quotas", "tls", "switch_tls", "by_ip")
     fields: dict[str, Any] = {
@@ -204,7 +207,7 @@ else:
 
 
 class AllReduce(Part):
-    """`iterations` all-reduces of each size and type. `late_s`: how much later these ranks start each."""
+    """`iterations` all-reduces of each size and type. `late_s`: how much later these ranks start each one."""
 
     bytes: Annotated[tuple[Size, ...], BeforeValidator(_listed), Field(min_length=1)]
     dtype: Annotated[tuple[str, ...], BeforeValidator(_listed), Field(min_length=1)] = ("float32",)
@@ -241,9 +244,9 @@ class AllReduce(Part):
 
 
 class Train(Part):
-    """So many steps of training on handwritten digits, with gradients of `dtype`.
+    """Steps of training on handwritten digits, with gradients of `dtype`.
 
-    `wire` 16bit: float32 goes through the switches in half the bytes, with error feedback; other types take
+    `wire` 16bit: float32 goes through the switches in half the bytes, with error feedback. Other types take
     16 bits anyway.
     """
 
@@ -254,7 +257,7 @@ class Train(Part):
 
 
 class Torch(Part):
-    """A PyTorch script, beside the file, or a module: the job's workers, as 'p4reduce torch' starts them."""
+    """A PyTorch script (relative to the file) or module, whose processes start as by 'p4reduce torch'."""
 
     script: str | None = None
     module: str | None = None
@@ -268,12 +271,12 @@ class Torch(Part):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Python's."""
+        """Arguments for Python."""
         return (self.script, *self.args) if self.script is not None else ("-m", str(self.module), *self.args)
 
 
 class Step(Part):
-    """One of them."""
+    """One of an all-reduce, a training and a script."""
 
     all_reduce: AllReduce | None = None
     train: Train | None = None
@@ -287,9 +290,9 @@ class Step(Part):
 
 
 class Job(Part):
-    """Workers on `hosts` (rank 0 on the first), or `workers` of them by `placement`; on all if neither.
+    """Workers on `hosts` (rank 0 on the first), or `workers` of them by `placement`; on all hosts if neither.
 
-    Each host has a worker a GPU.
+    Each host has a worker for each GPU.
     """
 
     name: Name
@@ -328,7 +331,7 @@ class Job(Part):
 
 
 class ClusterFile(Part):
-    """All of it. `workload` is that of jobs without their own; `timeout_s` is how long a run may take."""
+    """The whole file. `workload` is for jobs without their own; `timeout_s` limits the time of a run."""
 
     name: Name | None = None
     topology: Annotated[RackTopology | SpineLeafTopology, Field(discriminator="kind")]
@@ -344,7 +347,7 @@ class ClusterFile(Part):
 
     @classmethod
     def of(cls, document: Document) -> ClusterFile:
-        """What a document says; its file's name is the cluster's if it does not say another."""
+        """Read the model from a document; the cluster's name is the file's if the document has none."""
         found = document.as_(cls)
         if found.name is None:
             found = found.model_copy(update={"name": _name_of(document.path)})
@@ -352,7 +355,7 @@ class ClusterFile(Part):
         return found
 
     def fabric_options(self, *, name: str | None = None, tls: bool = False) -> FabricOptions:
-        """The fabric to bring up, under the file's name or another; `tls`: with TLS, whatever it says."""
+        """Return the fabric to bring up, under the file's name or `name`; `tls` turns on TLS."""
         chosen = name or self.name
         if chosen is None:
             raise WorkloadError("the cluster needs a name")
@@ -376,24 +379,24 @@ class ClusterFile(Part):
         )
 
     def controller_options(self) -> dict[str, Any]:
-        """What the file says of the controller's configuration, as JSON."""
+        """Return the file's settings for the controller's configuration, as JSON."""
         return self.controller.model_dump(mode="json", exclude_unset=True)
 
     def workload_of(self, job: Job) -> tuple[Step, ...]:
-        """What a job's workers do."""
+        """Return the steps of a job's workers."""
         return self.workload if job.workload is None else job.workload
 
     def script_of(self, job: Job) -> Torch | None:
-        """The script that is all that a job does."""
+        """Return the script that is the whole workload of a job; None if it has none."""
         return next((step.torch for step in self.workload_of(job) if step.torch is not None), None)
 
     @property
     def directory(self) -> Path:
-        """Where the file is, and scripts are beside it."""
+        """Directory of the file, to which scripts are relative."""
         return Path.cwd() if self._document is None else self._document.path.absolute().parent
 
     def wrong(self, mistakes: Sequence[Mistake]) -> ClusterFileError:
-        """The error to raise about places in the file."""
+        """Return the error to raise about places in the file."""
         if self._document is None:
             return ClusterFileError("\n".join(why for _, why in mistakes))
         return self._document.wrong(mistakes)
@@ -404,7 +407,7 @@ def _name_of(path: Path) -> str:
 
 
 def _must(parse: Callable[[str], Parsed], text: str) -> Parsed:
-    """What `parse` makes of `text`; ValueError, which pydantic takes, with what it has to say against it."""
+    """Parse `text`; raise ValueError, which pydantic takes, with the reason if that fails."""
     try:
         return parse(text)
     except (InvalidRequestError, TopologyError, WorkloadError) as error:

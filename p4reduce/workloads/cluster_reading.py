@@ -1,4 +1,4 @@
-"""Reads a cluster file, and checks what no single value can tell: whether its parts fit each other."""
+"""Reading of a cluster file, with the checks of how its parts fit together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(path: Path) -> ClusterFile:
 
 
 def with_jobs(file: ClusterFile, **changes: Any) -> ClusterFile:
-    """The same with all jobs changed so: `elastic=True`. ClusterFileError where one cannot be."""
+    """Return the file with all jobs changed, as by `elastic=True`. ClusterFileError if one cannot be."""
     jobs = tuple(job.model_copy(update=changes) for job in file.jobs)
     return _checked(file.model_copy(update={"jobs": jobs}))
 
@@ -131,7 +131,7 @@ def _script(file: ClusterFile, job: Job, given: Torch, where: list[int | str]) -
 
 
 def hosts_of(file: ClusterFile, job: Job) -> list[str]:
-    """The names of a job's hosts, in order of their ranks; WorkloadError."""
+    """Return the names of a job's hosts, in order of their ranks. WorkloadError."""
     on_paper = file.topology.on_paper()
     racks = {
         switch.name: [host.name for host in on_paper.hosts if host.switch == switch.name]

@@ -43,8 +43,8 @@ _PACKAGES: Final = ("p4reduce", "numpy", "torch")
 class Comparison:
     """Tensors of `bytes`, `rounds` times for each strategy, in turns, after one round to warm up.
 
-    `selective`: on our own connections, lost packets alone are sent again, or all behind them too (None: the
-    former, where no host has an RDMA device).
+    `selective`: on our own connections, only lost packets are sent again; False: all packets behind them too
+    (None: selective, unless a host has an RDMA device).
     """
 
     bytes: int
@@ -55,7 +55,7 @@ class Comparison:
     seed: int = 1
 
     def elements(self) -> int:
-        """How many that is; WorkloadError where it is none, or not whole."""
+        """Return the number of elements; WorkloadError if it is zero or not whole."""
         elements = elements_of(self.bytes, self.dtype)
         if self.rounds < 1:
             raise WorkloadError("a comparison takes at least one round")
@@ -63,13 +63,13 @@ class Comparison:
 
     @property
     def repeat(self) -> int:
-        """Sums in a round."""
+        """Number of sums in a round."""
         return _OFTEN if self.bytes <= _SMALL_BYTES else 1
 
 
 @dataclass(frozen=True)
 class Compared:
-    """What came of it; `samples` by strategy, of the turn that warmed up."""
+    """Results of a comparison; `samples` by strategy, from the warm-up."""
 
     results: list[Result]
     samples: dict[str, list[Sample]]
@@ -77,7 +77,7 @@ class Compared:
 
 @dataclass
 class Rounds:
-    """What was seen of one strategy."""
+    """Measurements of one strategy."""
 
     seconds: list[float] = field(default_factory=list)
     links: list[dict[str, LinkBytes]] = field(default_factory=list)
@@ -86,9 +86,10 @@ class Rounds:
     inside: list[int] = field(default_factory=list)
 
     def add_counted(self, answers: Sequence[Answer], *, repeat: int = 1) -> None:
-        """What passed between the GPUs of a host, in one of `repeat` sums; what the workers sent again.
+        """Add the bytes between the GPUs of a host in a sum, and the workers' retransmissions.
 
-        The latter is unknown for good where one does not know.
+        `repeat`: number of sums that were counted. Retransmissions stay unknown once a worker does not know
+        its own.
         """
         self.inside += [
             round(answer["bytes_inside"] / repeat) for answer in answers if "bytes_inside" in answer
@@ -103,7 +104,10 @@ class Rounds:
 def possible(
     strategies: Sequence[str], *, asked: bool, dtype: str = "float32"
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Those that can sum `dtype` here, and why others cannot. WorkloadError where one was `asked` for."""
+    """Return the strategies that can sum `dtype` here, and for each of the others why it cannot.
+
+    WorkloadError if one of the others was `asked` for.
+    """
     missing = {names.GLOO: gloo_missing()}
     if not added_by_switches(dtype, "sum"):
         missing |= dict.fromkeys(names.IN_THE_SWITCH, f"no switch adds {dtype}")
@@ -124,7 +128,7 @@ def connected(
     progress: Progress,
     selective: bool | None = None,
 ) -> Iterator[Team]:
-    """A worker in each of `hosts`, connected for all of `strategies`; what was set up goes again."""
+    """Start a worker in each of `hosts`, connected for all of `strategies`; undo everything at the end."""
     if len({host.name for host in hosts}) < 2:
         raise WorkloadError("a comparison needs two hosts or more")
     if names.GLOO in strategies and any(host.kind is HostKind.ROCE for host in hosts):
@@ -168,7 +172,7 @@ def compare_on(
     *,
     progress: Progress,
 ) -> Compared:
-    """Run them in turns, and what came of it. VerificationError where a sum was wrong."""
+    """Run the strategies in turns, and return the results. VerificationError if a sum was wrong."""
     comparison.elements()
     require_memory(comparison.bytes * comparison.repeat, len(hosts))
     seen = {strategy: Rounds() for strategy in comparison.strategies}
@@ -190,7 +194,7 @@ def compare_on(
 def results(
     cluster: ClusterState, hosts: Sequence[HostState], seen: dict[str, Rounds], *, size: int
 ) -> list[Result]:
-    """What was seen, in figures. `size`: bytes a worker that were summed each time."""
+    """Compute the results of the measurements. `size`: bytes a worker that were summed each time."""
     rings = [statistics.median(seen[name].seconds) for name in (names.RING, names.FLAT_RING) if name in seen]
     ring = rings[0] if rings else None
     found = []
@@ -220,7 +224,7 @@ def results(
 
 
 def new_run(cluster: ClusterState, hosts: Sequence[HostState], **given: Any) -> Run:
-    """A run on a cluster, with what is known of where it is; `given` is the rest of it."""
+    """Make a run on a cluster, with its machine, versions and topology; `given` is the rest of it."""
     ranks = {host.name: rank for rank, host in reversed(list(enumerate(hosts)))}
     gpus = gpus_of(cluster, hosts)
     return Run(
@@ -252,7 +256,7 @@ def _round(
     *,
     number: int,
 ) -> None:
-    """One strategy's turn that counts."""
+    """Run one strategy's turn that counts."""
     before = links.settled_link_bytes(cluster)
     answers = _sums(team, comparison, strategy, number=number, verify=False)
     after = links.settled_link_bytes(cluster)
@@ -262,7 +266,7 @@ def _round(
 
 
 def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy: str) -> list[Sample]:
-    """A turn that does not count: sums are compared with NumPy's, links and slots are looked at meanwhile."""
+    """Run a turn that does not count: compare sums with NumPy's, and sample links and slots."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         switched = strategy in names.IN_THE_SWITCH
         look_at_slots = slot_look(admin, team.jobs) if switched else None
@@ -282,7 +286,10 @@ def _warm_up(cluster: ClusterState, team: Team, comparison: Comparison, strategy
 
 
 def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, verify: bool) -> list[Answer]:
-    """The workers' answers. VerificationError where they differ; with `verify`, rank 0's has a check."""
+    """Sum, and return the workers' answers. With `verify`, rank 0's answer has a check.
+
+    VerificationError if the workers' sums differ.
+    """
     answers = team.do(
         "time_sums",
         per_rank=[{"verify": verify and rank == 0} for rank in range(team.size)],
@@ -300,7 +307,7 @@ def _sums(team: Team, comparison: Comparison, strategy: str, *, number: int, ver
 
 
 def _require_mode(strategies: Sequence[str], joined: Sequence[Answer]) -> None:
-    """WorkloadError where the switches have no room for the job and a strategy needs them."""
+    """Raise WorkloadError if a strategy needs the switches and they have no room for the job."""
     needing = [strategy for strategy in strategies if strategy in names.IN_THE_SWITCH]
     ringed = next((answer for answer in joined if answer["mode"] != "in_network"), None)
     if needing and ringed is not None:

@@ -1,4 +1,4 @@
-"""What each of a flow's counters counts, in words (docs/p4-program.md)."""
+"""Meaning of each of a flow's counters (docs/p4-program.md)."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """What to show. `race_bytes` is the tensor of the race, `steps` of training.
+    """Settings of the demo. `race_bytes` is the tensor of the race, `steps` are those of training.
 
-    `repeat` is how often to race, None: as often as three minutes allow.
+    `repeat`: how often to race; None: as often as three minutes allow.
     """
 
     cluster: str = "demo"
@@ -46,7 +46,7 @@ class DemoOptions:
 
     @property
     def races(self) -> int:
-        """How often to run each race; BMv2 takes a minute for one."""
+        """Number of runs of each race; BMv2 takes a minute for one."""
         if self.repeat is not None:
             return self.repeat
         return 1 if self.switch is Target.BMV2 else 3
@@ -54,7 +54,7 @@ class DemoOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How the training went, and the reference."""
+    """Results of the training, and the reference."""
 
     steps: int
     accuracy: float
@@ -67,7 +67,7 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All that the demo found out."""
+    """All results of the demo."""
 
     switch: str
     workers: int
@@ -81,16 +81,16 @@ class Report:
 
     @property
     def ratio(self) -> float:
-        """How much longer the ring takes."""
+        """Time of the ring over the time in the network."""
         return self.ring.timing.median_s / self.in_network.timing.median_s
 
     @property
     def equal(self) -> bool:
-        """Whether all ranks had the same bits every time."""
+        """True if all ranks had the same bits every time."""
         return all((self.training.equal, self.integers.equal, self.in_network.equal, self.ring.equal))
 
     def as_json(self) -> dict[str, Any]:
-        """The object that 'p4reduce demo --json' writes."""
+        """Return the object that 'p4reduce demo --json' writes."""
         training = self.training
         return {
             "switch": self.switch,
@@ -118,7 +118,7 @@ class Report:
 
 
 def run(options: DemoOptions, *, progress: Progress = lambda text: None) -> Report:
-    """Bring a rack up, do everything, take it down. VerificationError where anything is not as promised."""
+    """Bring a rack up, run everything, take it down. VerificationError if a result is not as promised."""
     rack = RackOptions(
         name=options.cluster,
         hosts=options.workers,

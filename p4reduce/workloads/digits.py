@@ -30,12 +30,12 @@ class Samples:
         return len(self.labels)
 
     def shard(self, rank: int, world_size: int) -> Samples:
-        """Rank `rank`'s share: every `world_size`-th sample."""
+        """Return rank `rank`'s share: every `world_size`-th sample."""
         return Samples(self.images[rank::world_size], self.labels[rank::world_size])
 
 
 def load(*, seed: int) -> tuple[Samples, Samples]:
-    """Shuffled training and test samples; the same for the same seed."""
+    """Return shuffled training and test samples; the same seed gives the same samples."""
     try:
         from sklearn.datasets import load_digits
     except ModuleNotFoundError as error:
@@ -61,7 +61,7 @@ class Network:
         return (PIXELS + 1) * self.hidden + (self.hidden + 1) * CLASSES
 
     def initial(self, *, seed: int) -> Floats:
-        """Random parameters, the same for the same seed."""
+        """Return random parameters; the same seed gives the same parameters."""
         random = np.random.default_rng(seed)
         first = random.normal(0, PIXELS**-0.5, (PIXELS, self.hidden))
         second = random.normal(0, self.hidden**-0.5, (self.hidden, CLASSES))
@@ -69,7 +69,7 @@ class Network:
         return np.concatenate([part.ravel() for part in parts])
 
     def gradient(self, parameters: Floats, samples: Samples) -> Floats:
-        """Gradient of the cross entropy, summed (not averaged) over the samples."""
+        """Return the gradient of the cross entropy, summed (not averaged) over the samples."""
         hidden, probabilities = self._forward(parameters, samples.images)
         wrong = probabilities
         wrong[np.arange(len(samples)), samples.labels] -= 1.0
@@ -79,7 +79,7 @@ class Network:
         return np.concatenate([part.ravel() for part in parts])
 
     def accuracy(self, parameters: Floats, samples: Samples) -> float:
-        """Share of the samples that the network names right."""
+        """Return the share of the samples that the network names right."""
         _, probabilities = self._forward(parameters, samples.images)
         return float(np.mean(probabilities.argmax(axis=1) == samples.labels))
 
@@ -113,6 +113,6 @@ class Descent:
         self._velocity = np.zeros_like(self.parameters)
 
     def step(self, gradient: Floats) -> None:
-        """Go down along `gradient`, the mean over all samples."""
+        """Take a step against `gradient`, the mean over all samples."""
         self._velocity = self.momentum * self._velocity - self.rate * gradient
         self.parameters = self.parameters + self._velocity

@@ -1,4 +1,4 @@
-"""What can go wrong with a workload: what was wrong, on which worker, and what to do."""
+"""Errors of workloads: what was wrong, on which worker, and what to do."""
 
 from __future__ import annotations
 

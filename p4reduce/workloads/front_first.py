@@ -1,8 +1,9 @@
-"""Which bucket goes next where front layers go first, as in ByteScheduler (SOSP 2019) and P3 (MLSys 2019).
+"""Choice of the next bucket if front layers go first, as in ByteScheduler (SOSP 2019) and P3 (MLSys 2019).
 
 Ranks finish computing at slightly different times, but have to sum the same bucket next. So before each
-bucket they sum a mask of those that they have ready: what all have can go, and of these the one that the next
-forward pass needs first does. Gradients become ready in the same order everywhere, so there always is one.
+bucket they sum a mask of their ready buckets. Buckets that all ranks have ready may go; of these, the one
+that the next forward pass needs first goes. Gradients become ready in the same order everywhere, so there
+always is one.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ Start = Callable[[NDArray[Any]], "Future[Any]"]
 
 
 class FrontFirst:
-    """Calls `go(bucket)` for one bucket after the other; after each, somebody has to call `done`.
+    """Calls `go(bucket)` for one bucket after the other; the caller has to call `done` after each.
 
     `first_layers` has the layer of each bucket that is nearest the front, `start` sums over all ranks, in
-    place. `failed` hears what went wrong. There is no thread of its own: it goes on in futures' callbacks.
+    place. `failed` is called with errors. It has no thread of its own: it runs in futures' callbacks.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class FrontFirst:
         self._mask = np.zeros(len(first_layers), np.int32)
 
     def ready(self, bucket: int) -> None:
-        """This rank has a bucket's gradients."""
+        """Note that this rank has a bucket's gradients."""
         with self._lock:
             self._ready.add(bucket)
             if self._busy:
@@ -56,7 +57,7 @@ class FrontFirst:
         self._agree()
 
     def done(self) -> None:
-        """The bucket that went has been summed."""
+        """Note that the bucket that went has been summed."""
         with self._lock:
             self._busy = bool(self._ready)
             if not self._busy:

@@ -1,11 +1,11 @@
 """Gradients that nobody computed: whole numbers whose sum over the ranks is known at every place.
 
-Each rank has numbers of its own, drawn once, that repeat every `PERIOD` elements, which no packet's or
-chunk's length is a multiple of; they begin elsewhere in each bucket and each iteration. None is below 1, so
-that a sum that lacks a rank or has one twice is a wrong number at every place; one at the wrong place or an
-iteration old is wrong at almost every place. No sum is above 2^24 of float32, 2^11 of float16, 2^8 of
-bfloat16, up to which a type has all whole numbers; 2^11 of float32, too, where it goes over 16 bits. The
-switch's fixed point and its half precision have them, so that every strategy has to give the same bits.
+Each rank has its own numbers, drawn once, which repeat every `PERIOD` elements. No packet's or chunk's length
+is a multiple of it. They begin at another place in each bucket and iteration. No number is below 1, so a sum
+that lacks a rank or has one twice is wrong at every place; a sum at the wrong place, or of the iteration
+before, is wrong at almost every place. No sum is above 2^24 for float32, 2^11 for float16, 2^8 for bfloat16,
+up to which a type has all whole numbers; 2^11 for float32, too, if it goes over 16 bits. The switch's fixed
+point and its half precision have these numbers, so every strategy has to give the same bits.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SEED: Final = 7
 
 
 def summands(rank: int, *, world_size: int, dtype: np.dtype[Any]) -> NDArray[np.int64]:
-    """A rank's numbers, `PERIOD` of them: from 1 to an N-th of what all may add up to in `dtype`."""
+    """Return a rank's `PERIOD` numbers: from 1 to an N-th of the largest sum in `dtype`."""
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     most = 2 ** (info.nmant + 1) // world_size
     return np.random.default_rng([_SEED, rank]).integers(1, most, PERIOD, dtype=np.int64, endpoint=True)
@@ -67,19 +67,19 @@ class Gradients:
         self._over_16_bits = over_16_bits
 
     def fits(self, sizes: Sequence[int], dtype: np.dtype[Any], *, over_16_bits: bool = False) -> bool:
-        """Whether it has buffers of just these sizes, of this type."""
+        """Return whether the buffers have just these sizes and this type."""
         same = self._own.dtype == dtype and self._over_16_bits == over_16_bits
         return same and [buffer.size for buffer in self._buffers] == list(sizes)
 
     def buffer(self, bucket: int) -> NDArray[Any]:
-        """A bucket's memory, to be summed; its content counts as a sum from now on."""
+        """Return a bucket's memory, to be summed; its content counts as a sum from now on."""
         self._summed[bucket] = True
         return self._buffers[bucket]
 
     def renew(self, bucket: int, iteration: int) -> None:
-        """Write the gradients of `iteration`. A sum that the bucket holds is looked at before.
+        """Write the gradients of `iteration`, after a check of the sum that the bucket holds.
 
-        Where that was wrong, `check_all` says so: the others would wait for whoever stops here.
+        `check_all` raises the error of that check: if this rank stopped here, the others would wait for it.
         """
         try:
             self.check(bucket)
@@ -95,7 +95,7 @@ class Gradients:
         self._iterations[bucket], self._summed[bucket] = iteration, False
 
     def check(self, bucket: int) -> None:
-        """VerificationError where a bucket holds a sum that is wrong. All elements are looked at."""
+        """Raise VerificationError if a bucket holds a wrong sum. All elements are checked."""
         iteration = self._iterations[bucket]
         if iteration is None or not self._summed[bucket]:
             return
@@ -113,7 +113,7 @@ class Gradients:
                 )
 
     def check_all(self) -> None:
-        """`check` of every bucket, and of all that have been renewed since."""
+        """Check every bucket; raise also the first error that `renew` has found."""
         wrong, self._wrong = self._wrong, None
         if wrong is not None:
             raise wrong

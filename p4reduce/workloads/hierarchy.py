@@ -1,9 +1,9 @@
-"""Several GPUs a machine: the ways to sum over them, and in closed form how long each takes.
+"""Several GPUs a machine: the ways to sum over them, and the time of each in closed form.
 
-A machine has n GPUs behind one NIC, H machines have P = nH. GPUs of a machine pass data on by a channel each,
-which is k times as fast as the NIC, both ways. Headers and latencies are free, and nothing but channels and
-NICs is slow. Local rank g of all machines makes up *plane* g. Times are in units of the tensor over the NIC's
-rate; those of the flat ring and of the ring of machines are 2(N-1)/N (Patarasuk and Yuan, 2009).
+A machine has n GPUs behind one NIC; H machines have P = nH. Each GPU passes data on inside its machine by a
+channel, which is k times as fast as the NIC, both ways. Headers and latencies are free, and only channels and
+NICs take time. Local rank g of all machines makes up *plane* g. Times are in units of the tensor over the
+NIC's rate; those of the flat ring and of the ring of machines are 2(N-1)/N (Patarasuk and Yuan, 2009).
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class Shape:
 
 
 def tensors_of_time(strategy: str, shape: Shape) -> float:
-    """How long a sum takes, in tensors over the NIC's rate."""
+    """Return the time of a sum, in units of the tensor over the NIC's rate."""
     return _TIMES[strategy](shape)
 
 
 def link_bound_s(
     strategy: str, *, size: int, fabric: Fabric, gpus_per_host: int, intra_rate_mbit: float | None
 ) -> float:
-    """The least time in seconds for `size` bytes a worker; `fabric` has the leaf of each worker.
+    """Return the least time in seconds for `size` bytes a worker; `fabric` has the leaf of each worker.
 
-    Uplinks carry what a NIC does: of planes, so many take different ones as there are uplinks.
+    An uplink carries what a NIC carries. Planes take different uplinks, as many as there are.
     """
     rate = intra_rate_mbit
     shape = Shape(
@@ -71,12 +71,12 @@ def link_bound_s(
 
 
 def tensors_per_nic(strategy: str, shape: Shape) -> float:
-    """What a NIC carries each way, in tensors."""
+    """Return the load of a NIC each way, in tensors."""
     return _CARRIED[strategy](shape)
 
 
 def threshold_k(strategy: str, shape: Shape) -> float:
-    """From which k on `hierarchical` or `hierarchical-phases` beats the flat ring; infinite: never."""
+    """Return the k above which `hierarchical` or `hierarchical-phases` beats the flat ring; inf: never."""
     ring = ring_to_in_network(shape.gpus)
     if ring <= 1:
         return math.inf
@@ -86,15 +86,15 @@ def threshold_k(strategy: str, shape: Shape) -> float:
 
 
 def speedup_of_iteration(share: float, workers: int) -> float:
-    """S(f): how many times as fast an iteration gets of which a ring's sums are the share f.
+    """Return S(f), the speed-up of an iteration in which a ring's sums take the share f.
 
-    In the network they take 1 where the ring takes 2(N-1)/N, and nothing overlaps.
+    Sums in the network take 1 where the ring takes 2(N-1)/N, and nothing overlaps.
     """
     return 1 / (1 - share + share / ring_to_in_network(workers))
 
 
 def _inside(shape: Shape) -> float:
-    """Reduce-scatter and all-gather inside a machine: 2(n-1)/n of the tensor over each channel."""
+    """Return the time of reduce-scatter and all-gather inside: 2(n-1)/n of the tensor over each channel."""
     return ring_to_in_network(shape.gpus_per_host) / shape.k
 
 

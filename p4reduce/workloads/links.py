@@ -1,6 +1,6 @@
-"""Bytes over every link of a running cluster: hosts' and those between switches.
+"""Bytes over every link of a running cluster: hosts' links and those between switches.
 
-The kernel counts them at the switches' ends, so that they outlive a switch that dies and starts again.
+The kernel counts them at the switches' ends, so the counts survive a switch that dies and starts again.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ _RX_BYTES, _TX_BYTES, _COLUMNS = 0, 8, 16  # of /proc/net/dev
 
 
 def link_names(cluster: ClusterState) -> list[str]:
-    """`h1:s1` for each host, then `l1:s1` for each link between switches."""
+    """Return the links' names: `h1:s1` for each host, then `l1:s1` for each link between switches."""
     hosts = [f"{host.name}:{host.switch}" for host in cluster.hosts]
     return [*hosts, *(link.name for link in cluster.links)]
 
 
 def link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
-    """What went over each link since it is there."""
+    """Return the bytes over each link since it exists."""
     return link_look(cluster)()
 
 
 def settled_link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
-    """The same when nothing is under way any more, or after a second.
+    """Return `link_bytes` when nothing is under way any more, or after a second.
 
-    What was sent again may still be in a link's queue when a sum is there: else it would be held for part of
-    the next one, by another strategy.
+    A retransmission may still be in a link's queue when its sum is done. It must not count for the next sum,
+    which another strategy makes.
     """
     look = link_look(cluster)
     found = look()
@@ -46,7 +46,10 @@ def settled_link_bytes(cluster: ClusterState) -> dict[str, LinkBytes]:
 
 
 def link_look(cluster: ClusterState) -> LinkLook:
-    """What reads the bytes over each link since it is there; one read of a file, cheap enough to do often."""
+    """Make a function that returns the bytes over each link since it exists.
+
+    It reads one file, which is cheap enough to do often.
+    """
     process = cluster.controller_process
     if process is None:
         raise WorkloadError(f"cluster {cluster.name} has no controller to look for links beside")
@@ -74,7 +77,7 @@ def link_look(cluster: ClusterState) -> LinkLook:
 
 
 def decode(text: str) -> dict[str, tuple[int, int]]:
-    """Bytes received and sent by each interface, of /proc/net/dev."""
+    """Decode /proc/net/dev: bytes received and sent by each interface."""
     found = {}
     for line in text.splitlines()[2:]:
         name, _, rest = line.partition(":")
@@ -85,7 +88,7 @@ def decode(text: str) -> dict[str, tuple[int, int]]:
 
 
 def since(now: Mapping[str, LinkBytes], earlier: Mapping[str, LinkBytes]) -> dict[str, LinkBytes]:
-    """What went over each link between two looks."""
+    """Return the bytes over each link between two looks."""
     return {
         name: LinkBytes(up=bytes_.up - earlier[name].up, down=bytes_.down - earlier[name].down)
         for name, bytes_ in now.items()
@@ -93,7 +96,7 @@ def since(now: Mapping[str, LinkBytes], earlier: Mapping[str, LinkBytes]) -> dic
 
 
 def mean(looks: Sequence[Mapping[str, LinkBytes]], *, repeat: int = 1) -> dict[str, LinkBytes]:
-    """What one of several looks found on average, each of `repeat` times the same."""
+    """Return the mean bytes of several looks, each of which covers `repeat` equal sums."""
     count = len(looks) * repeat
     return {
         name: LinkBytes(

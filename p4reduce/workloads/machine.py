@@ -1,4 +1,4 @@
-"""What machine figures are from."""
+"""The machine on which figures were measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from p4reduce.workloads.errors import WorkloadError
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory in GiB, kernel."""
+    """Return processor, cores, memory in GiB, kernel and Python's version."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": _processor(),
@@ -23,7 +23,7 @@ def machine() -> dict[str, Any]:
 
 
 def describe() -> str:
-    """In a line."""
+    """Describe the machine in a line."""
     found = machine()
     return (
         f"{found['processor']}, {found['cores']} cores, {found['memory_gib']:g} GiB, Linux {found['kernel']}"
@@ -31,7 +31,7 @@ def describe() -> str:
 
 
 def free_bytes() -> int:
-    """Memory that programs can still have."""
+    """Return the bytes of memory that programs can still have."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -39,7 +39,7 @@ def free_bytes() -> int:
 
 
 def require_free(needed: int, *, who: str, remedy: str) -> None:
-    """WorkloadError where so many bytes, for `who`, are not free."""
+    """Raise WorkloadError if fewer than `needed` bytes of memory are free for `who`."""
     free = free_bytes()
     if needed > free:
         raise WorkloadError(

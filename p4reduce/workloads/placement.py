@@ -1,4 +1,4 @@
-"""Which hosts of a fabric a job's workers are on: rank r is on the r-th; as often as it has GPUs, each."""
+"""Placement of a job's workers on a fabric's hosts: rank by rank, a host once for each of its GPUs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def place(
     hosts: Sequence[str] = (),
     gpus_per_host: int | None = None,
 ) -> list[HostState]:
-    """The host of each rank in a running cluster: `place_on`, with a worker on each of the hosts' GPUs.
+    """Return the host of each rank in a running cluster: `place_on`, with a worker on each GPU.
 
-    `gpus_per_host`: so many of those that hosts have (None: all).
+    `gpus_per_host`: use only so many of a host's GPUs (None: all).
     """
     gpus = cluster.gpus_per_host if gpus_per_host is None else gpus_per_host
     if not 1 <= gpus <= cluster.gpus_per_host:
@@ -36,20 +36,20 @@ def place(
 
 
 def planes_of(job: str, gpus_per_host: int) -> list[str]:
-    """What the controller knows a job by: with several GPUs a host, its planes."""
+    """Return the controller's names of a job: with several GPUs a host, those of its planes."""
     return [job] if gpus_per_host == 1 else [f"{job}/{plane}" for plane in range(gpus_per_host)]
 
 
 def labels_of(cluster: ClusterState, hosts: Sequence[HostState]) -> list[str]:
-    """What the ranks, whose hosts these are, are called: h1, or with several GPUs a host h1/0, h1/1."""
+    """Return the ranks' labels, given their hosts: h1, or with several GPUs a host h1/0, h1/1."""
     gpus = gpus_of(cluster, hosts)
     return [host.name if gpus == 1 else f"{host.name}/{rank % gpus}" for rank, host in enumerate(hosts)]
 
 
 def gpus_of(cluster: ClusterState, hosts: Sequence[HostState]) -> int:
-    """On how many GPUs of each host the ranks are, whose hosts these are; WorkloadError where that differs.
+    """Return the number of GPUs that the ranks use on each host; WorkloadError if hosts differ.
 
-    Where hosts have one GPU each, workers of a host are not a machine's, but two like any others.
+    If hosts have one GPU each, this is 1: several workers on a host are then independent of each other.
     """
     if cluster.gpus_per_host == 1:
         return 1
@@ -70,10 +70,10 @@ def place_on(
     hosts: Sequence[str] = (),
     gpus_per_host: int = 1,
 ) -> list[str]:
-    """The hosts for `workers` workers (None: on every host); WorkloadError where they do not fit.
+    """Choose the hosts for `workers` workers (None: on every host); WorkloadError if they do not fit.
 
-    `racks` has the hosts of each leaf. `hosts` names the workers'. Else `placement` is "packed" (rack after
-    rack is filled), "spread" (racks take turns), or on how many hosts of each leaf they are: "3,1".
+    `racks` has the hosts of each leaf. `hosts` names the workers' hosts. Without it, `placement` is "packed"
+    (rack after rack is filled), "spread" (racks take turns), or the number of hosts of each leaf: "3,1".
     """
     if workers is not None and workers % gpus_per_host:
         raise WorkloadError(
@@ -98,7 +98,7 @@ def place_on(
 
 
 def counts_of(placement: str) -> list[int]:
-    """How many workers each leaf has, of "3,1"; WorkloadError where that is no placement."""
+    """Parse the number of workers of each leaf, as "3,1"; WorkloadError if it is not a placement."""
     if re.fullmatch(r"\d+(\s*,\s*\d+)*", placement) is None:
         raise WorkloadError(
             f"{placement!r} is no placement: say {PACKED}, {SPREAD}, or how many workers each leaf has (3,1)"

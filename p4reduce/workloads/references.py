@@ -1,7 +1,7 @@
-"""The one sum of floats that the protocol allows: what a job's own all-reduces are held to, bit for bit.
+"""The only sum of floats that the protocol allows: a job's own all-reduces have to equal it, bit for bit.
 
-Switches add integers, so that only the scales decide, and small tensors are added in 64-bit floats. A ring
-adds in the type itself, in the order of the ring. Strategies that promise no order have no reference.
+Switches add integers, so only the scales decide; small tensors are added in 64-bit floats. A ring adds in
+the type itself, in the order of the ring. Strategies that promise no order have no reference.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Racks = Sequence[Sequence[int]]
 
 
 class Reference(Protocol):
-    """A way to sum whose result has one possible value."""
+    """A way to sum whose result has only one possible value."""
 
     def step(self, dtype: np.dtype[Any]) -> int:
-        """A tensor may be looked at in pieces of this many elements, or multiples."""
+        """Return the unit, in elements, of the pieces in which a tensor may be checked."""
         ...
 
     def result(self, inputs: Sequence[Array], *, start: int, elements: int, divisor: int = 1) -> Array:
-        """Of a piece: all ranks' `inputs` are theirs from element `start` on, of tensors of `elements`.
+        """Return the sum of a piece: `inputs` are the ranks' parts of tensors of `elements`, from `start` on.
 
         `divisor`: 1, or for an average the number of ranks.
         """
@@ -41,9 +41,9 @@ class Reference(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Switched:
-    """By switches. `racks`: the ranks behind each leaf; a sum of 16-bit numbers is rounded in each.
+    """The sum by switches. `racks`: the ranks behind each leaf; 16-bit numbers are rounded in each.
 
-    `wire`: of float32.
+    `wire`: the wire of float32.
     """
 
     path_mtu: int
@@ -73,7 +73,7 @@ class Switched:
 
 @dataclass(frozen=True, kw_only=True)
 class Ringed:
-    """Around a ring: `order` is all ranks, each followed by its successor. `fold`: of two numbers."""
+    """The sum around a ring: `order` has all ranks, each before its successor. `fold` joins two numbers."""
 
     order: tuple[int, ...]
     fold: np.ufunc = np.add
@@ -102,10 +102,10 @@ def of_the_job(
     *,
     reduction: Reduction = Reduction.SUM,
 ) -> Reference | None:
-    """How the job reduces `dtype` by `strategy` as long as nobody leaves it; None: in several ways.
+    """Return how the job reduces `dtype` by `strategy` while nobody leaves it; None: no single result.
 
-    Hosts with several GPUs add float32 as one switch would that sums all workers, and round 16-bit numbers
-    in each host.
+    Hosts with several GPUs add float32 as one switch would that sums all workers. They round 16-bit numbers
+    in each host, so these have no reference.
     """
     ready = communicator.ready
     if isinstance(communicator, MachineCommunicator):

@@ -34,10 +34,10 @@ _PROGRAM_BYTES: Final = 300 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayOptions:
-    """How to replay. `bucket_bytes` None: as DDP (25 MiB, the first 1). `priority`: front layers first.
+    """Settings of a replay. `bucket_bytes` None: as DDP (25 MiB, the first 1).
 
-    `selective`: on our own connections, lost packets alone are sent again, or all behind them too (None: the
-    former, where no host has an RDMA device).
+    `priority`: front layers go first. `selective`: on our own connections, only lost packets are sent again;
+    False: all packets behind them too (None: selective, unless a host has an RDMA device).
     """
 
     iterations: int = 5
@@ -52,18 +52,18 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a strategy does before the next has its turn. `warm_up` iterations do not count."""
+    """The iterations of a strategy before the next has its turn. `warm_up` iterations do not count."""
 
     iterations: int
     warm_up: int = 0
 
 
 def turns(options: ReplayOptions) -> list[Turn]:
-    """The turns of each strategy that count.
+    """Return the turns of each strategy that count.
 
-    One iteration each; but with priority the iterations of a turn run into each other, as the next begins
-    while gradients of the last are still on their way, so there are several in a turn behind one that does
-    not count.
+    A turn is one iteration. With priority, the iterations of a turn run into each other, as the next begins
+    while gradients of the last are still under way. So a turn has several then, behind one that does not
+    count.
     """
     if not options.priority:
         return [Turn(iterations=1)] * options.iterations
@@ -74,7 +74,7 @@ def turns(options: ReplayOptions) -> list[Turn]:
 
 @dataclass(frozen=True)
 class Replayed:
-    """What came of it; `timelines` and `samples` by strategy."""
+    """Results of a replay; `timelines` and `samples` by strategy."""
 
     workload: run_file.Workload
     results: list[Result]
@@ -84,7 +84,7 @@ class Replayed:
 
 @dataclass
 class _Seen(compare.Rounds):
-    """What was seen of one strategy: of each iteration that counts, also where its spans are."""
+    """Measurements of one strategy; for each iteration that counts, also its turn and place in it."""
 
     waits: list[float] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)  # turn, and iteration in it
@@ -101,9 +101,9 @@ def replay_on(
     options: ReplayOptions,
     progress: Progress,
 ) -> Replayed:
-    """Replay on workers that have all `strategies` open. WorkerFailedError where a sum was wrong.
+    """Replay on workers that have all `strategies` open. WorkerFailedError if a sum was wrong.
 
-    Each strategy has a turn first in which the fabric is looked at, and nothing is timed.
+    Each strategy has a turn first in which the fabric is sampled, and nothing is timed.
     """
     grouped = buckets(workload, cap_bytes=options.bucket_bytes)
     command = {
@@ -145,7 +145,7 @@ def run(
     progress: Progress,
     **given: Any,
 ) -> Run:
-    """Start workers in `hosts`, replay, let them go; `given` goes into the run."""
+    """Start workers in `hosts`, replay, end them; `given` goes into the run."""
     require_memory(workload, options, workers=len(hosts))
     with compare.connected(
         cluster, hosts, strategies, progress=progress, selective=options.selective
@@ -165,7 +165,7 @@ def run(
 
 
 def resized(workload: Workload, factor: float) -> Workload:
-    """The same with `factor` times the elements in each layer (one at least); its name says so."""
+    """Return the workload with `factor` times the elements in each layer (at least one); its name says so."""
     if factor == 1:
         return workload
     if not 0 < factor < float("inf"):
@@ -178,7 +178,7 @@ def resized(workload: Workload, factor: float) -> Workload:
 
 
 def described(workload: Workload, grouped: Sequence[Bucket], *, priority: bool) -> run_file.Workload:
-    """As a run file has it."""
+    """Describe the workload as a run file does."""
     return run_file.Workload(
         name=workload.name,
         source=workload.source,
@@ -194,7 +194,7 @@ def described(workload: Workload, grouped: Sequence[Bucket], *, priority: bool) 
 
 
 def require_memory(workload: Workload, options: ReplayOptions, *, workers: int) -> None:
-    """WorkloadError where the workers' gradients, which all are on this machine, would not fit its memory."""
+    """Raise WorkloadError if the gradients of all workers would not fit this machine's memory."""
     require_free(
         memory_bytes(workload, options, workers=workers),
         who=f"{workers} workers with {workload.gradient_bytes / 2**20:.0f} MiB of gradients each",
@@ -203,13 +203,13 @@ def require_memory(workload: Workload, options: ReplayOptions, *, workers: int) 
 
 
 def memory_bytes(workload: Workload, options: ReplayOptions, *, workers: int) -> int:
-    """All gradients once a worker, what strategies keep of a bucket while they sum it, and the programs."""
+    """Return the bytes of the workers' gradients, the copies of a bucket being summed, and the programs."""
     largest = max(bucket.bytes for bucket in buckets(workload, cap_bytes=options.bucket_bytes))
     return workers * (workload.gradient_bytes + _COPIES * largest + _PROGRAM_BYTES)
 
 
 def patience_s(workload: Workload, cluster: ClusterState, *, workers: int) -> float:
-    """How long an iteration may take: a few times what the slowest strategy needs, a parameter server."""
+    """Return an iteration's time limit: a few times what the slowest strategy needs, a parameter server."""
     computing = (workload.forward_ns + workload.backward_ns) / 1e9
     rate_mbit = min(_SLOWEST_MBIT[Target(cluster.target)], cluster.rate_mbit or math.inf)
     return _PATIENCE_S + 4 * (computing + workers * workload.gradient_bytes * 8 / (rate_mbit * 1e6))
@@ -218,10 +218,10 @@ def patience_s(workload: Workload, cluster: ClusterState, *, workers: int) -> fl
 def timeline(
     places: Sequence[tuple[int, int]], answers: Sequence[Sequence[Answer]], seconds: Sequence[float]
 ) -> list[Span]:
-    """What all ranks did in the median iteration, and in the one behind it (or before) of its turn.
+    """Return the spans of all ranks in the median iteration, and in the next (or previous) one of its turn.
 
-    Iterations have the numbers that they have among `seconds`; times count from the turn's beginning. With
-    priority, sums go on into the next iteration: those are cut where it begins.
+    Iterations have their numbers among `seconds`; times count from the turn's beginning. With priority, sums
+    go on into the next iteration; spans are cut where it begins.
     """
     middle = median_place(seconds)
     turn, within = places[middle]
@@ -246,7 +246,7 @@ def timeline(
 
 
 def median_place(seconds: Sequence[float]) -> int:
-    """Where the median is (of two, the smaller)."""
+    """Return the index of the median (of two, the smaller)."""
     median = statistics.median_low(seconds)
     return list(seconds).index(median)
 
@@ -254,7 +254,7 @@ def median_place(seconds: Sequence[float]) -> int:
 def _look(
     cluster: ClusterState, team: Team, hosts: Sequence[HostState], strategy: str, command: dict[str, Any]
 ) -> list[Sample]:
-    """Replay without counting, and look at the fabric; again, and longer, where that was too short to see."""
+    """Replay without timing, and sample the fabric; again with more iterations if that was too short."""
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
         switched = strategy in names.IN_THE_SWITCH
         slots = slot_look(admin, team.jobs) if switched else None
@@ -278,7 +278,7 @@ def _look(
 def _play(
     team: Team, hosts: Sequence[HostState], strategy: str, turn: Turn, command: dict[str, Any]
 ) -> list[Answer]:
-    """One turn; when each rank began is by this machine's clock."""
+    """Play one turn; each rank's `began` is by this machine's clock."""
     arguments = {**command, "timeout_s": command["timeout_s"] * (turn.iterations + turn.warm_up)}
     answers = team.do(
         "replay", strategy=strategy, iterations=turn.iterations, warm_up=turn.warm_up, **arguments
@@ -299,7 +299,7 @@ def _turn(
     command: dict[str, Any],
     seen: _Seen,
 ) -> None:
-    """One turn that counts."""
+    """Play one turn that counts."""
     before = links.settled_link_bytes(cluster)
     answers = _play(team, hosts, strategy, turn, command)
     after = links.settled_link_bytes(cluster)
@@ -319,7 +319,7 @@ def _with_exposed(result: Result, seen: _Seen) -> Result:
 
 
 def exposed_s(seconds: Sequence[float], waits: Sequence[float]) -> float:
-    """The wait of the median iteration; where that is between two, so is this."""
+    """Return the wait of the median iteration; if the median is between two, the mean of their waits."""
     by_length = [wait for _, wait in sorted(zip(seconds, waits, strict=True))]
     middle = len(by_length) // 2
     return statistics.fmean(by_length[middle - (len(by_length) % 2 == 0) : middle + 1])

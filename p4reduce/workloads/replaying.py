@@ -1,13 +1,13 @@
-"""A worker's part of a replay: it sleeps while the model would compute, and sums gradients as they get ready.
+"""A worker's part of a replay: it sleeps while the model would compute, and sums gradients once ready.
 
 An iteration goes forward through the layers and back. A bucket is summed as soon as all of its layers have
 their gradients, while the layers before them still compute. As in PyTorch's DDP, the next iteration begins
-when all buckets are summed; or, front layers first, when the first layer's is, and each other layer waits
-only for its own.
+when all buckets are summed. With front layers first, it begins when the first layer's bucket is summed, and
+each other layer waits only for its own.
 
-Computing is a clock that runs on: `due` is when the layers so far have computed. Nobody sleeps layer by
-layer, but only until something is to be done, and until a moment, not for a time: what a busy machine is late
-by does not add up.
+Computing is a clock that runs on: `due` is when the layers so far have computed. The worker does not sleep
+layer by layer, but only until the next thing is to be done. It sleeps until a moment, not for a time, so
+delays of a busy machine do not add up.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _TOUCHING_S: Final = 50e-6  # waits that are no further apart are one
 
 
 class Clock:
-    """The machine's monotonic clock, which all processes on it share; a simulated one goes in its place."""
+    """The machine's monotonic clock, which all its processes share; a simulated clock may replace it."""
 
     def now(self) -> float:
-        """Seconds since the machine started."""
+        """Return the seconds since the machine started."""
         return time.monotonic()
 
     def sleep_until(self, due: float) -> None:
-        """Let others have the processor until then."""
+        """Sleep until `due`."""
         while (left := due - time.monotonic()) > 0:
             time.sleep(left)
 
     def wait(self, future: Future[None]) -> None:
-        """Its result."""
+        """Wait for the future, and raise its error."""
         future.result()
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer's elements, and how long it computes."""
+    """A layer's number of elements, and its computing times."""
 
     numel: int
     forward_ns: int
@@ -60,9 +60,9 @@ class Layer:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to replay. `buckets` are layers' indexes, in the order in which their gradients get ready.
+    """A replay. `buckets` are layers' indexes, in the order in which their gradients get ready.
 
-    `warm_up` iterations go before those that count.
+    `warm_up` iterations precede those that count.
     """
 
     layers: tuple[Layer, ...]
@@ -80,7 +80,7 @@ class Plan:
 
     @property
     def sizes(self) -> list[int]:
-        """Each bucket's elements."""
+        """Each bucket's number of elements."""
         return [sum(self.layers[index].numel for index in bucket) for bucket in self.buckets]
 
 
@@ -97,7 +97,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Iteration:
-    """When one began and ended here, and for how much of that this worker did nothing but wait for sums."""
+    """An iteration's beginning and end on this worker, and the time that it only waited for sums."""
 
     start_s: float
     end_s: float
@@ -105,9 +105,9 @@ class Iteration:
 
 
 class Player:
-    """Replays on one worker. Its gradients' memory stays for the next replay.
+    """Replays on one worker. The memory of its gradients stays for the next replay.
 
-    On a simulated clock, `make_buffers` may give what takes no memory.
+    On a simulated clock, `make_buffers` may make buffers that take no memory.
     """
 
     def __init__(self, clock: Clock | None = None, *, make_buffers: type[Gradients] = Gradients) -> None:
@@ -128,12 +128,11 @@ class Player:
         dtype: str = "float32",
         over_16_bits: bool = False,
     ) -> dict[str, Any]:
-        """Replay with a strategy; all ranks call it alike. Sums are checked, every element.
+        """Replay with a strategy; all ranks make the same call. Every element of the sums is checked.
 
-        `layers` are (elements, forward_ns, backward_ns), `dtype` is their gradients', of which sums may go
-        `over_16_bits`. The answer: `began` by
-        this machine's monotonic clock, `iterations` and `spans` (warm-up has negative numbers) counting from
-        there, and `retransmissions`.
+        `layers` are (elements, forward_ns, backward_ns). `dtype` is the gradients' type; `over_16_bits`:
+        their sums may take 16 bits on the wire. The answer has `began` by this machine's monotonic clock,
+        `iterations` and `spans` (warm-up has negative numbers) counting from there, and `retransmissions`.
         """
         plan = Plan(
             layers=tuple(Layer(*layer) for layer in layers),
@@ -208,7 +207,7 @@ class _Play:
         self.began = self._due = self._computing_since = clock.now()
 
     def run(self) -> None:
-        """All iterations, and what is left to be summed of the last."""
+        """Play all iterations, and wait for the sums of the last."""
         plan = self._plan
         begins = 0.0
         for number in range(-plan.warm_up, plan.iterations):
@@ -247,13 +246,13 @@ class _Play:
         self._computed("backward")
 
     def _computed(self, what: str) -> None:
-        """The layers up to `due` have computed."""
+        """Note that the layers up to `due` have computed."""
         if self._due > self._computing_since:
             self._span("compute", what, self._computing_since, self._due)
         self._computing_since = self._due
 
     def _wait_for(self, bucket: int) -> None:
-        """Go on when a bucket is summed; computing stands still meanwhile."""
+        """Wait until a bucket is summed; computing stands still meanwhile."""
         future = self._sums[bucket]
         if not future.done():
             self._clock.sleep_until(self._due)
@@ -295,7 +294,7 @@ class _Play:
             self._order.done()
 
     def _fail(self, error: BaseException) -> None:
-        """Whoever waits for a sum hears of it."""
+        """Give the error to all waiting sums."""
         for future in self._sums:
             with contextlib.suppress(InvalidStateError):  # it is done
                 future.set_exception(error)

@@ -26,12 +26,12 @@ _COUNTERS = {
 
 
 def demo_tables(report: Report) -> RenderableType:
-    """What the demo found out."""
+    """Make the tables of the demo's results."""
     return Group(_training(report), _race(report), _counters(report.counters), Text(_verdict(report)))
 
 
 def allreduce_table(result: dict[str, Any]) -> RenderableType:
-    """One all-reduce, or one of each kind."""
+    """Make the table of one all-reduce, or of one of each kind."""
     timings = {name: result[key] for name, key in _KINDS.items() if result[key] is not None}
     size = next(iter(timings.values()))["bytes"]
     table = _table(
@@ -66,7 +66,7 @@ def allreduce_table(result: dict[str, Any]) -> RenderableType:
 
 
 def sweep_table(result: dict[str, Any]) -> RenderableType:
-    """A sweep over sizes, in the columns of nccl-tests; bandwidths in 10^6 bytes a second."""
+    """Make the table of a sweep over sizes, in nccl-tests' columns; bandwidths in 10^6 bytes a second."""
     table = Table(
         title=f"all-reduce, {result['dtype']}, {result['op']}, {result['workers']} workers "
         f"({result['switch']}), median of {result['repeat']}",
@@ -90,7 +90,7 @@ def sweep_table(result: dict[str, Any]) -> RenderableType:
 
 
 def run_tables(report: dict[str, Any]) -> RenderableType:
-    """What became of a cluster file's jobs."""
+    """Make the tables of a cluster file's jobs."""
     jobs = Table(title=f"Jobs of {report['name']}", title_justify="left")
     for heading in ("job", "tenant", "workers", "sums by", "work"):
         jobs.add_column(heading)
@@ -140,7 +140,7 @@ def _summed_by(job: dict[str, Any]) -> str:
 
 
 def _sent(step: dict[str, Any]) -> str:
-    """By the host that sent most; nobody counts it while one trains."""
+    """Format the bytes of the host that sent most; empty for training, where they are not counted."""
     counted = [one["bytes_sent_per_host"] for one in step["iterations"] if "bytes_sent_per_host" in one]
     return _bytes(max(counted)) if counted else ""
 
@@ -160,7 +160,7 @@ def _type(asked: dict[str, Any]) -> str:
 
 
 def _uplinks(links: dict[str, list[dict[str, Any]]], size: int) -> Table:
-    """Bytes on each link between switches; for each leaf, all of its together and in tensors."""
+    """Make the table of bytes on each link between switches, and of each leaf's total, in tensors too."""
     table = Table(
         title="Between the switches, each time (all packets, headers included)", title_justify="left"
     )

@@ -1,7 +1,7 @@
-"""The file that `compare` and `replay` write and `report` reads: what was measured, where, and how it went.
+"""The file that `compare` and `replay` write and `report` reads: measurements, and where they were made.
 
-All times are in seconds and all sizes in bytes; times of a timeline or of samples count from the start of
-what was measured. `up` is towards the switches (towards the spines between switches), `down` from them.
+All times are in seconds and all sizes in bytes. Times of a timeline or of samples count from the start of
+the measurement. `up` is towards the switches (towards the spines between switches), `down` from them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ FORMAT: Final = "p4reduce-run/1"
 
 
 class Part(BaseModel):
-    """What all parts have in common: nothing in them is unknown."""
+    """Base of all parts: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 class LinkBytes(Part):
-    """What went over a link each way: whole frames, from the Ethernet header on."""
+    """Bytes over a link each way: whole frames, from the Ethernet header on."""
 
     up: int
     down: int
 
 
 class Switch(Part):
-    """A switch of the fabric; in a rack, its only one is a leaf."""
+    """A switch of the fabric; in a rack, the only switch is a leaf."""
 
     name: str
     role: Literal["leaf", "spine"]
 
 
 class Host(Part):
-    """A host, and the switch it is behind. `rank` is its first GPU's; None where no worker was."""
+    """A host, and its switch. `rank` is that of its first GPU; None if the host had no worker."""
 
     name: str
     switch: str
@@ -46,9 +46,9 @@ class Host(Part):
 
 
 class Topology(Part):
-    """The fabric. `links` are all of it by name: `h1:s1` of a host, `l1:s1` between leaf and spine.
+    """The fabric. `links` are the names of all links: `h1:s1` of a host, `l1:s1` between leaf and spine.
 
-    `gpus_per_host` have a worker each; what a GPU gets from others of its host comes at `intra_rate_mbit`.
+    Each of `gpus_per_host` has a worker; a GPU gets data from others of its host at `intra_rate_mbit`.
     """
 
     kind: Literal["rack", "spine-leaf"]
@@ -64,7 +64,7 @@ class Topology(Part):
 
 
 class Bucket(Part):
-    """Gradients that are reduced together: those of layers `first` to `last` (as the model has them)."""
+    """Gradients that are reduced together: those of layers `first` to `last` (indexes in the model)."""
 
     bytes: int
     first: int
@@ -72,7 +72,7 @@ class Bucket(Part):
 
 
 class Workload(Part):
-    """What was trained, or seemed to be. Times are one iteration's, as played (scaled)."""
+    """The model whose training was replayed. Times are those of one iteration, as played (scaled)."""
 
     name: str
     source: str
@@ -85,12 +85,12 @@ class Workload(Part):
 
 
 class Result(Part):
-    """A strategy. `bytes`: the tensor's, or all gradients' of an iteration. `seconds`: the slowest worker's.
+    """Results of a strategy. `bytes`: the tensor's, or a whole iteration's. `seconds`: the slowest worker's.
 
-    `link_bound_s` is the least that the strategy could take at the links' rates if headers were free and
+    `link_bound_s` is the least time that the strategy could take at the links' rates if headers were free and
     computing took no time; None without rates. `exposed_s` is, in a replay, the time of the median iteration
     in which a worker only waited for gradients (the worst worker's). `bytes_inside` is what a GPU got from
-    the others of its host (that which got most); None where hosts have one.
+    the others of its host (the GPU that got most); None if hosts have one GPU.
     """
 
     strategy: str
@@ -112,7 +112,7 @@ class Result(Part):
 
 
 class Span(Part):
-    """A piece of a worker's time. Communication overlaps computing; waiting is for communication."""
+    """A piece of a worker's time. Communication overlaps computing; a wait is for communication."""
 
     rank: int
     iteration: int
@@ -123,7 +123,7 @@ class Span(Part):
 
 
 class Sample(Part):
-    """A look at the fabric: bytes since the start over each link, slots that hold a sum in the making."""
+    """A look at the fabric: bytes over each link since the start, slots that hold an incomplete sum."""
 
     at_s: float
     links: dict[str, LinkBytes]
@@ -132,9 +132,9 @@ class Sample(Part):
 
 
 class Run(Part):
-    """All of it. `timelines` and `samples` by strategy; a comparison without a workload has no timelines.
+    """The whole file. `timelines` and `samples` by strategy; a comparison has no workload and no timelines.
 
-    `dtype` is the type of the elements that were summed; None in files from before it was noted.
+    `dtype` is the type of the elements that were summed; None in older files.
     """
 
     format: Literal["p4reduce-run/1"] = FORMAT
@@ -152,12 +152,12 @@ class Run(Part):
     samples: dict[str, list[Sample]] = Field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the run as it is written."""
         return self.model_dump(mode="json")
 
 
 def read(path: Path) -> Run:
-    """The run in a file. WorkloadError where it is none."""
+    """Read the run in a file. WorkloadError if it is not one."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Looks at a running fabric, every so often: bytes over its links, slots of a job with a sum in the making.
+"""Periodic looks at a running fabric: bytes over its links, slots of a job that hold an incomplete sum.
 
-Links are one read of a file. Slots are asked of the P4 program by the controller, a packet each, which takes
-a fifth of a second of a processor for 256 of them: so they are looked at while nothing is timed, and less
-often the longer it takes.
+Links are one read of a file. The controller asks the P4 program for slots, a packet each, which takes a
+fifth of a second of a processor for 256 of them. So slots are looked at only while nothing is timed, and
+less often the longer a look takes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SlotLook = Callable[[], int]
 
 @dataclass(frozen=True)
 class Look:
-    """What was seen, `at` a time of this machine's monotonic clock. Bytes are since the links are there."""
+    """One look. `at`: a time of this machine's monotonic clock. Bytes count since the links exist."""
 
     at: float
     links: dict[str, LinkBytes]
@@ -39,7 +39,7 @@ class Look:
 
 
 class Sampler:
-    """Threads that look while one is inside. `slots` is None where nobody uses any."""
+    """Threads that look at the fabric inside the `with` block. `slots`: None if no slots are in use."""
 
     def __init__(self, links: LinkLook, slots: SlotLook | None, *, interval_s: float = INTERVAL_S) -> None:
         self.looks: list[Look] = []
@@ -63,7 +63,7 @@ class Sampler:
             thread.join()
 
     def samples(self, *, began: float, slots_allocated: int) -> list[Sample]:
-        """What was seen since `began`, at most `MAX_SAMPLES`, evenly; bytes and times count from there."""
+        """Return at most `MAX_SAMPLES` looks since `began`, evenly; bytes and times count from there."""
         return samples(self.looks, began=began, slots_allocated=slots_allocated)
 
     def _links(self) -> None:
@@ -91,7 +91,7 @@ class Sampler:
 
 
 def samples(looks: Sequence[Look], *, began: float, slots_allocated: int) -> list[Sample]:
-    """See `Sampler.samples`. The last look before `began` is where bytes count from."""
+    """Make samples of looks, see `Sampler.samples`. Bytes count from the last look before `began`."""
     before = [look for look in looks if look.at <= began]
     kept = [look for look in looks if look.at > began]
     if not kept:
@@ -112,10 +112,10 @@ def samples(looks: Sequence[Look], *, began: float, slots_allocated: int) -> lis
 
 
 def slot_look(admin: AdminClient, jobs: Sequence[str]) -> SlotLook:
-    """Counts the slots of a job, or of its planes, that hold a sum in the making, on all switches."""
+    """Make a function that counts the slots of jobs that hold an incomplete sum, on all switches."""
     return lambda: sum(slot.state in _IN_THE_MAKING for job in jobs for slot in admin.slots(job))
 
 
 def slots_of(admin: AdminClient, jobs: Sequence[str]) -> int:
-    """How many slots a job has, or its planes, on all switches."""
+    """Return the number of slots that a job or its planes have, on all switches."""
     return sum(place.slots for job in jobs for place in admin.show_job(job).places)

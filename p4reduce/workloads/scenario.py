@@ -1,4 +1,4 @@
-"""A cluster file's jobs, all at once on a running cluster, and what became of them."""
+"""A cluster file's jobs, run at the same time on a running cluster, and their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PACKAGES: Final = ("p4reduce", "numpy", "finsy", "grpcio", "protobuf")
 
 @dataclass
 class Report:
-    """What a run found out so far: `jobs` by name."""
+    """Results of a run so far: `jobs` by name."""
 
     file: ClusterFile
     cluster: ClusterState | None = None
@@ -45,16 +45,16 @@ class Report:
 
     @property
     def exact(self) -> bool:
-        """Whether every sum was right, as far as there are any; those of scripts nobody has looked at."""
+        """True if every sum that was checked was right; sums of scripts are not checked."""
         return all(job["right"] for job in self.jobs.values())
 
     @property
     def succeeded(self) -> bool:
-        """Whether everything ran, and was right."""
+        """True if all jobs ran and all sums were right."""
         return self.error is None and self.exact and len(self.jobs) == len(self.file.jobs)
 
     def as_json(self) -> dict[str, Any]:
-        """The object that 'p4reduce run' writes."""
+        """Return the object that 'p4reduce run' writes."""
         return {
             "succeeded": self.succeeded,
             "exact": self.exact,
@@ -76,7 +76,7 @@ class Report:
 
 
 def require_work(file: ClusterFile) -> None:
-    """ClusterFileError where a file has nothing to run."""
+    """Raise ClusterFileError if a file has nothing to run."""
     if not file.jobs:
         raise file.wrong(
             [(["jobs"], "there are no jobs to run: the cluster file needs 'jobs' and 'workload'")]
@@ -106,7 +106,7 @@ def create_jobs(cluster: ClusterState, file: ClusterFile) -> None:
 
 
 def play(cluster: ClusterState, file: ClusterFile, report: Report, *, progress: Progress) -> None:
-    """Run all jobs to their ends; `report` fills up meanwhile: an interruption leaves what there is."""
+    """Run all jobs to their ends; `report` fills up meanwhile, so an interruption leaves partial results."""
     require_work(file)
     report.cluster = cluster
     with AdminClient(f"unix:{cluster.control_socket}") as admin:
@@ -135,7 +135,7 @@ def play(cluster: ClusterState, file: ClusterFile, report: Report, *, progress: 
 def _all_at_once(
     file: ClusterFile, teams: list[Team | ScriptJob], report: Report, progress: Progress
 ) -> None:
-    """A thread a job. Whatever ends this early ends the workers, and so the threads."""
+    """Run each job in a thread. If one fails or time is over, end all workers, and so the threads."""
     stop = threading.Event()
     began = time.monotonic()
 
@@ -169,7 +169,10 @@ def _all_at_once(
 
 
 def _wait(running: dict[Future[None], Job], *, deadline: float, timeout_s: float) -> None:
-    """Until all are done; the first error, with its job's name. In small steps, so that signals are heard."""
+    """Wait until all jobs are done; raise the first error, with its job's name.
+
+    It waits in small steps, so that signals are handled.
+    """
     left = set(running)
     while left:
         done, left = wait(left, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)

@@ -1,4 +1,4 @@
-"""Sizes as people write them."""
+"""Sizes as users write them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNITS: Final = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def parse_bytes(text: str) -> int:
-    """`4096`, `64K`, `32M`, `1G`, also with B or iB behind; the units are powers of 1024."""
+    """Parse `4096`, `64K`, `32M`, `1G`, also with B or iB behind; the units are powers of 1024."""
     match = re.fullmatch(r"(\d+)\s*([KMG]?)(?:I?B)?", text.strip().upper())
     if match is None:
         raise WorkloadError(f"{text!r} is no size: say 4096, 64K or 32M")

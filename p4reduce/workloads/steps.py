@@ -1,4 +1,4 @@
-"""What the workers of one job do, step after step, and how each iteration went."""
+"""The steps of one job's workers, and the result of each iteration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Progress = Callable[[str], None]
 def run_steps(
     team: Team, job: Job, steps: tuple[Step, ...], *, timeout_s: float, progress: Progress
 ) -> Result:
-    """Join, do every step, leave. Errors are raised; what was wrong with a sum is in the result."""
+    """Join, run every step, leave. Errors are raised; a wrong sum is noted in the result."""
     joined = team.join(job.name, timeout_s=timeout_s, elastic=job.elastic)[0]
     done: list[Result] = []
     for step in steps:
@@ -60,7 +60,7 @@ def run_steps(
 
 
 def exact(result: Result) -> bool:
-    """Whether every sum of a job that was looked at was as promised, with the same bits on all ranks."""
+    """Return whether every sum of a job that was checked was right, with the same bits on all ranks."""
     return all(one["right"] is not False for step in result["steps"] for one in step["iterations"])
 
 

@@ -1,8 +1,8 @@
-"""All-reduces one after the other, each exact or an error, for as long as wanted: what faults are tried on.
+"""All-reduces one after the other, each exact or an error, for as long as wanted: a load for injected faults.
 
-The last two elements of every tensor are the stream's own: how many ranks want to stop, so that all stop
-after the same sum, and the bits of the ranks that are in it. So a sum says itself whose tensors it is made
-of, and is compared with exactly these.
+The last two elements of every tensor are the stream's own: the number of ranks that want to stop, so that
+all stop after the same sum, and the bits of the ranks in the sum. So a sum says itself whose tensors it has,
+and is compared with exactly these.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _INT32 = np.dtype(np.int32)
 def stream(
     communicator: Collectives, *, elements: int, seed: int, directory: str, pause_s: float = 0.0
 ) -> dict[str, Any]:
-    """Add up until there is a file `stop` in the directory; how far it is is told in one of the rank's.
+    """Reduce until the file `stop` appears in the directory; write the progress to this rank's file there.
 
-    In place, as training does; `pause_s` after each sum. What comes out has `parts`: from which sum on
-    which ranks were in it, as they joined, and in which mode. WorkloadError where a sum is wrong.
+    It works in place, as training does, and sleeps for `pause_s` after each sum. The result has `parts`: from
+    which sum on which ranks (as they joined) were in it, and in which mode. WorkloadError if a sum is wrong.
     """
     origin, size = communicator.rank, communicator.world_size
     inputs = [tensor(seed=seed, rank=rank, elements=elements, dtype=_INT32) for rank in range(size)]

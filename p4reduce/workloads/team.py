@@ -1,4 +1,4 @@
-"""Workers in the hosts of a cluster, one a host or a GPU, and what they are told to do together."""
+"""Workers in the hosts of a cluster, one for each host or GPU, and commands that they carry out together."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _GRACE_S = 60.0  # for the others, once a worker has failed: they may wait for i
 class Team:
     """`workers` processes of `p4reduce.workloads.worker`. A context manager.
 
-    Rank r is in the r-th of `hosts`; without them, of the cluster's. A host that is there several times has
+    Rank r is in the r-th of `hosts` (default: the cluster's hosts). A host that occurs several times has
     several GPUs.
     """
 
@@ -73,10 +73,10 @@ class Team:
             file.close()
 
     def join(self, job: str, *, timeout_s: float = DEFAULT_TIMEOUT_S, **arguments: Any) -> list[Answer]:
-        """Everybody joins `job`. `elastic=True`: from then on, who ends is left out (`lost`).
+        """Let all workers join `job`. `elastic=True`: workers that end from then on are left out (`lost`).
 
-        Workers try for nine tenths of the time that their interpreters' start leaves of `timeout_s`: a worker
-        that cannot join says why before the time is up.
+        Workers' interpreters start first. Workers then try to join for nine tenths of the time that is left
+        of `timeout_s`, so a worker that cannot join says why before the time is up.
         """
         self.job, self._elastic = job, bool(arguments.get("elastic"))
         until = time.monotonic() + timeout_s
@@ -96,7 +96,7 @@ class Team:
 
     @property
     def jobs(self) -> list[str]:
-        """What the controller knows the job by: with several GPUs a host, its planes."""
+        """The controller's names of the job: with several GPUs a host, those of its planes."""
         return planes_of(self.job, self.gpus_per_host)
 
     def _machines(self) -> dict[str, Any]:
@@ -116,9 +116,10 @@ class Team:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         **arguments: Any,
     ) -> list[Answer]:
-        """Everybody does `command`; `per_rank` adds arguments. WorkerFailedError is the first that failed.
+        """Let all workers carry out `command`; `per_rank` adds arguments.
 
-        The answers of all who live, in order of the ranks that they joined with.
+        Returns the answers of all that live, in order of the ranks that they joined with. Raises
+        WorkerFailedError for the first error of a worker.
         """
         answers = self.try_(command, per_rank=per_rank, timeout_s=timeout_s, **arguments)
         _raise_first(dict(enumerate(answers)))
@@ -133,7 +134,10 @@ class Team:
         ranks: Sequence[int] | None = None,
         **arguments: Any,
     ) -> list[Answer]:
-        """As `do` for `ranks` (all), but errors are answers: {"ok": ...} or {"error": {"kind", "text"}}."""
+        """Do as `do` for `ranks` (all), but return errors as answers.
+
+        An answer is {"ok": ...} or {"error": {"kind", "text"}}.
+        """
         chosen = range(self.size) if ranks is None else ranks
         for place, rank in enumerate(chosen):
             own = dict(per_rank[place]) if per_rank else {}
@@ -142,7 +146,7 @@ class Team:
         return self._hear(chosen, command, time.monotonic() + timeout_s)
 
     def terminate(self) -> None:
-        """Ask the processes to end; whoever waits for an answer hears that they have. From any thread."""
+        """Ask the processes to end; calls that wait for an answer fail then. Any thread may call it."""
         for process in self._processes:
             process.terminate()
 
@@ -173,7 +177,7 @@ class Team:
             self._note_end(rank, f"worker {rank} has ended", error)
 
     def _note_end(self, rank: int, what: str, error: Exception | None = None) -> None:
-        """A worker has ended: WorkloadError, unless the job goes on without it."""
+        """Note that a worker has ended. WorkloadError, unless the job goes on without it."""
         self._note_lost(rank, what, self._last_words(rank), error)
 
     def _note_lost(self, rank: int, what: str, words: str, error: Exception | None = None) -> None:
@@ -182,7 +186,7 @@ class Team:
         self.lost[rank] = words
 
     def _is_left_out(self, answer: Answer) -> bool:
-        """Whether an elastic job has gone on without a worker, as another GPU of its machine died."""
+        """Return whether an elastic job has gone on without a worker, as another GPU of its machine died."""
         lost = answer.get("error", {}).get("kind") == "WorkerLostError"
         return lost and self._elastic and self.gpus_per_host > 1
 
@@ -231,7 +235,7 @@ class Team:
 
 
 def _raise_first(answers: Mapping[int, Answer]) -> None:
-    """WorkerFailedError where one of the answers is an error."""
+    """Raise WorkerFailedError if one of the answers is an error."""
     for rank, answer in answers.items():
         if "error" in answer:
             raise WorkerFailedError(rank, answer["error"]["kind"], answer["error"]["text"])

@@ -1,4 +1,4 @@
-"""Seeded tensors that every process can make for every rank, and what their reduction has to be."""
+"""Seeded tensors that every process can make for every rank, and checks of their reductions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _PART = 1 << 20  # elements looked at together: the check's memory stays small
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """How a result compares with NumPy's, at the element that is nearest to its bound, or farthest beyond.
+    """A comparison of a result with NumPy's, at the element nearest to its bound or farthest beyond it.
 
-    `largest_error` is 0 where all of it is exact. `same_bits`: whether it is the one result that the protocol
-    allows; None where it allows several, or nobody said how it was made.
+    `largest_error` is 0 if the whole result is exact. `same_bits`: whether the result has the only bits that
+    the protocol allows; None if it allows several, or if nobody said how the result was made.
     """
 
     exact: bool
@@ -50,19 +50,19 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the result is as right as is promised."""
+        """True if the result is as right as the protocol promises."""
         return self.same_bits is not False and (self.exact or self.largest_error <= self.bound)
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """An element type by name; WorkloadError lists them."""
+    """Return an element type by name; WorkloadError lists the names."""
     if name.lower() not in DTYPES:
         raise WorkloadError(f"{name!r} is no element type; there are {', '.join(DTYPES)}")
     return DTYPES[name.lower()]
 
 
 def elements_of(size: int, dtype: str) -> int:
-    """How many elements a tensor of `size` bytes has; WorkloadError where it can have none, or too many."""
+    """Return the number of elements in `size` bytes; WorkloadError if it is zero, not whole, or too large."""
     each = dtype_of(dtype).itemsize
     if size < each:
         raise WorkloadError(f"{size} bytes are no tensor: at least one element ({each} bytes)")
@@ -74,14 +74,14 @@ def elements_of(size: int, dtype: str) -> int:
 
 
 def operation_of(name: str) -> Reduction:
-    """An operation by name; WorkloadError lists them."""
+    """Return an operation by name; WorkloadError lists the names."""
     if name.lower() not in OPERATIONS:
         raise WorkloadError(f"{name!r} is no operation; there are {', '.join(OPERATIONS)}")
     return OPERATIONS[name.lower()]
 
 
 def complaint(check: Mapping[str, Any]) -> str:
-    """What is wrong with a result whose `Check` did not pass (the fields of one)."""
+    """Describe what is wrong with a result whose `Check` did not pass; `check` has the fields of one."""
     if check["largest_error"] <= check["bound"]:
         return (
             f"off by {check['largest_error']:g}, less than the bound {check['bound']:g}, but not by what the "
@@ -91,12 +91,12 @@ def complaint(check: Mapping[str, Any]) -> str:
 
 
 def added_by_switches(dtype: str, op: str) -> bool:
-    """Whether a switch can make that reduction; others go by ring. WorkloadError where there is none."""
+    """Return whether a switch can make that reduction; others go by ring. WorkloadError: unknown name."""
     return of_switches(dtype_of(dtype), operation_of(op))
 
 
 def require_wire(wire: str, dtype: np.dtype[Any], op: str) -> None:
-    """WorkloadError where such a reduction cannot go over that wire, or there is none."""
+    """Raise WorkloadError if such a reduction cannot go over that wire, or if there is no such wire."""
     try:
         wire_of(wire, dtype, operation_of(op))
     except UsageError as error:
@@ -104,13 +104,13 @@ def require_wire(wire: str, dtype: np.dtype[Any], op: str) -> None:
 
 
 def tensor(*, seed: int, rank: int, elements: int, dtype: np.dtype[Any]) -> Array:
-    """Rank `rank`'s random tensor: whole-range integers, or normal floats."""
+    """Make rank `rank`'s random tensor: whole-range integers, or normal floats."""
     parts = [part for _, part in _parts(_PART, seed=seed, rank=rank, elements=elements, dtype=dtype)]
     return np.concatenate(parts) if parts else np.empty(0, dtype)
 
 
 def digest(array: Array) -> str:
-    """What two arrays of the same bits share."""
+    """Return a hash of the array's bits."""
     return hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data, digest_size=16).hexdigest()
 
 
@@ -127,10 +127,9 @@ def check(
 ) -> Check:
     """Compare the reduction of all ranks' tensors (or of `ranks`, `world_size` of them) with NumPy's.
 
-    Integers, MAX and MIN have to be equal. Float sums in the network are held to
-    `quantisation.error_bound`; those that are added or multiplied in floating point ("ring"), in whatever
-    order, each to `_bounds_of_additions` or `_bounds_of_products`. With a `reference` their bits have to be
-    its.
+    Integers, MAX and MIN have to be equal. Float sums in the network have to keep `quantisation.error_bound`.
+    Floats that are added or multiplied in floating point ("ring"), in whatever order, have to keep
+    `_bounds_of_additions` or `_bounds_of_products`. With a `reference`, the bits have to equal its bits.
     """
     dtype, elements = result.dtype, result.size
     chosen = ranks or range(world_size)
@@ -181,7 +180,7 @@ def check(
 def _parts(
     part: int, *, seed: int, rank: int, elements: int, dtype: np.dtype[Any]
 ) -> Iterator[tuple[int, Array]]:
-    """A tensor in pieces of `part` elements, and where each begins; the tensor is the same for any."""
+    """Yield a tensor in pieces of `part` elements, with their starts; `part` does not change the tensor."""
     random = np.random.default_rng([seed, rank])
     for start in range(0, elements, part):
         size = min(part, elements - start)
@@ -195,7 +194,7 @@ def _parts(
 
 
 def _expected(inputs: list[Array], reduction: Reduction) -> Array:
-    """In the tensors' own type where that is exact, else in floats of more bits."""
+    """Reduce in the tensors' own type if that is exact, else in floats of more bits."""
     dtype = inputs[0].dtype
     if reduction in (Reduction.MAX, Reduction.MIN):
         pick = np.maximum if reduction is Reduction.MAX else np.minimum
@@ -219,9 +218,9 @@ def _must_be_equal(dtype: np.dtype[Any], reduction: Reduction) -> bool:
 def _bounds_of_products(
     magnitudes: list[NDArray[np.float64]], dtype: np.dtype[Any], reduction: Reduction
 ) -> NDArray[np.float64]:
-    """How far each element of a product of N floats may be off, in whatever order it was multiplied.
+    """Return the most that each element of a product of N floats may be off, in any order of multiplication.
 
-    (1 + u)^(N - 1) - 1 of it, and what multiplications lose to underflow, which the rest multiplies.
+    It is (1 + u)^(N - 1) - 1 of the product, plus the loss by underflow, which later factors enlarge.
     """
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     others, product = len(magnitudes) - 1, np.multiply.reduce(magnitudes)
@@ -234,11 +233,11 @@ def _bounds_of_products(
 def _bounds_of_additions(
     magnitudes: list[NDArray[np.float64]], dtype: np.dtype[Any], reduction: Reduction
 ) -> NDArray[np.float64]:
-    """How far each element of a sum of N floats may be off, in whatever order it was added up.
+    """Return the most that each element of a sum of N floats may be off, in any order of addition.
 
-    (N - 1) u times the sum of the magnitudes, u half a unit in the last place [C.-P. Jeannerod, S. M. Rump:
-    Improved Error Bounds for Inner Products in Floating-Point Arithmetic, 2013]; additions lose nothing to
-    underflow. An average is rounded once more.
+    It is (N - 1) u times the sum of the magnitudes, u half a unit in the last place [C.-P. Jeannerod, S. M.
+    Rump: Improved Error Bounds for Inner Products in Floating-Point Arithmetic, 2013]. Additions lose nothing
+    to underflow. An average is rounded once more.
     """
     summands, total = len(magnitudes), np.add.reduce(magnitudes)
     info = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -251,7 +250,7 @@ def _bounds_of_additions(
 
 
 def _nearest(errors: NDArray[np.float64], bounds: NDArray[np.float64]) -> tuple[float, float, float]:
-    """The error that is the largest share of its bound: the share, the error, the bound."""
+    """Find the error that is the largest share of its bound; return the share, the error and the bound."""
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = np.where(errors == 0, 0.0, errors / bounds)
     place = int(np.argmax(np.where(np.isnan(shares), np.inf, shares)))

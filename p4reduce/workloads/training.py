@@ -1,9 +1,9 @@
-"""Data-parallel training: a worker's part, the same training in one process, and how the two compare.
+"""Data-parallel training: a worker's part, the same training in one process, and a comparison of the two.
 
-Every step, each worker takes the gradient over its shard, the switch sums the gradients in the type that was
-asked for, and all workers go the same step. What the sum may be off by is known: each worker rounds its
-gradient to the type (half a unit in the last place), and the all-reduce stays within
-`quantisation.error_bound`, or around a ring within (N - 1) such roundings of the summands' magnitudes.
+Every step, each worker computes the gradient over its shard, the switch sums the gradients in the chosen
+type, and all workers take the same step. The error of the sum is bounded: each worker rounds its gradient to
+the type (half a unit in the last place), and the all-reduce stays within `quantisation.error_bound`, or
+around a ring within (N - 1) such roundings of the summands' magnitudes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OWED: Final = 2.0**-11  # what half precision takes from an element is less, re
 
 @dataclass(frozen=True, kw_only=True)
 class Reference:
-    """The training in one process, and the workers' sums against the full batch's gradient.
+    """The training in one process, and the workers' sums compared with the full batch's gradient.
 
     `worst_share` is the largest error of any summed gradient as a share of its bound: above 1 is wrong.
     """
@@ -42,7 +42,7 @@ class Reference:
 
     @property
     def within_bound(self) -> bool:
-        """Whether every step's sum was as close as documented."""
+        """True if every step's sum was within its bound."""
         return self.worst_share <= 1.0
 
 
@@ -55,10 +55,10 @@ def train(
     wire: str = "full",
     record: str | None = None,
 ) -> dict[str, Any]:
-    """One worker's part; rank 0 writes every summed gradient, as float32, to the file `record`.
+    """Train as one worker; rank 0 writes every summed gradient, as float32, to the file `record`.
 
-    `dtype` is the gradients'; parameters stay 64-bit floats. `wire` "16bit": float32 goes in half precision,
-    with error feedback.
+    `dtype` is the gradients' type; parameters stay 64-bit floats. `wire` "16bit": float32 goes in half
+    precision, with error feedback.
     """
     training, test = load(seed=seed)
     members = communicator.members
@@ -104,9 +104,9 @@ def compare(
     wire: str = "full",
     by_ring: bool = False,
 ) -> Reference:
-    """Train in this process on the full batch, and hold the workers' recorded sums against their bound.
+    """Train in this process on the full batch, and compare the workers' recorded sums with their bound.
 
-    `by_ring`: some of them may have gone around the ring.
+    `by_ring`: some of the sums may have gone around the ring.
     """
     sums = np.load(record)
     network = Network()

@@ -1,4 +1,4 @@
-"""From YAML to a model, with errors that name file, line, key and what is allowed."""
+"""Validation of YAML against a model, with errors that name file, line, key and the allowed values."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _SHAPES = {
 
 
 class ClusterFileError(WorkloadError):
-    """What is wrong with a cluster file, a line for each mistake: "c.yaml, line 3, topology.leaves: ..."."""
+    """Mistakes in a cluster file, a line for each: "c.yaml, line 3, topology.leaves: ..."."""
 
 
 class Part(BaseModel):
-    """A mapping of the file. Keys that it does not know are mistakes."""
+    """A mapping of the file. Unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
 
 
 class Document:
-    """A file's text, so that what is wrong with a value can be said with its line."""
+    """A file's text, with the line of each value for errors."""
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
@@ -59,7 +59,7 @@ class Document:
             raise ClusterFileError(f"{path} is not UTF-8 text: {error}") from error
 
     def as_(self, model: type[Model]) -> Model:
-        """The document as a model; ClusterFileError lists every mistake."""
+        """Return the document as a model; ClusterFileError lists every mistake."""
         try:
             value = _plain(self._top)
         except DocumentError as error:
@@ -76,7 +76,7 @@ class Document:
             raise self._wrong(places) from error
 
     def wrong(self, mistakes: Sequence[Mistake]) -> ClusterFileError:
-        """The error to raise about what stands at some locations."""
+        """Return the error to raise about some locations."""
         return self._wrong([(self._at(location), why) for location, why in mistakes])
 
     def _wrong(self, places: Sequence[tuple[Marked, str]]) -> ClusterFileError:
@@ -87,9 +87,9 @@ class Document:
         return self._at(detail["loc"], of_key=detail["type"] == _UNKNOWN)
 
     def _at(self, location: Location, *, of_key: bool = False) -> Marked:
-        """The value there, or the one around it; pydantic's own words in a location are passed over.
+        """Return the value at a location, or the one around it; skip pydantic's own words in a location.
 
-        With `of_key` the mark is the last key's.
+        With `of_key`, return the mark of the last key.
         """
         here = self._top
         for word in location:
@@ -118,7 +118,7 @@ def _is_list(marked: Marked) -> bool:
 
 
 def _plain(marked: Marked) -> Any:
-    """Mappings, lists and texts; a null is None. What a text means is the model's business."""
+    """Convert to mappings, lists and texts; a null is None. The model gives texts their meaning."""
     if marked.is_null:
         return None
     if marked.is_mapping:
@@ -153,7 +153,7 @@ def _why(detail: ErrorDetails, model: type[BaseModel]) -> str:
 
 
 def _behind_tag(detail: ErrorDetails, model: type[BaseModel]) -> list[ErrorDetails]:
-    """What else is wrong with a mapping whose kind is wrong: as the kind that has most of its keys."""
+    """Find the other mistakes in a mapping whose kind is wrong, read as the kind with most of its keys."""
     if detail["type"] not in ("union_tag_invalid", "union_tag_not_found") or not isinstance(
         detail["input"], dict
     ):
@@ -175,12 +175,12 @@ def _behind_tag(detail: ErrorDetails, model: type[BaseModel]) -> list[ErrorDetai
 
 
 def _known_at(model: type[BaseModel], location: Location) -> list[str]:
-    """The keys of the mapping at a location."""
+    """Return the known keys of the mapping at a location."""
     return list(dict.fromkeys(key for part in _parts_at(model, location) for key in part.model_fields))
 
 
 def _parts_at(model: type[BaseModel], location: Location) -> list[type[BaseModel]]:
-    """What a mapping at a location may be. Indices and the tags of unions lead no deeper."""
+    """Return the models that a mapping at a location may have. Indices and tags of unions lead no deeper."""
     here = [model]
     for word in location:
         deeper = [found for part in here if word in part.model_fields for found in _models(_type(part, word))]

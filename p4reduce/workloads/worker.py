@@ -1,4 +1,4 @@
-"""The program that runs in a host: takes commands as JSON lines on stdin, answers each with one on stdout.
+"""The program in a host: it reads commands as JSON lines from stdin, and answers each with one on stdout.
 
     {"do": "join", "controller": "172.31.255.254:50051", "job": "j", "rank": 0, "world_size": 4}
     {"do": "all_reduce", "elements": 1000, "dtype": "int32", "op": "sum", "seed": 1}
@@ -45,7 +45,7 @@ _COMMANDS = (
 
 
 class Worker:
-    """One rank: at most one communicator at a time, and what strategies have opened beside it."""
+    """One rank: at most one communicator at a time, and the reducers that strategies opened beside it."""
 
     def __init__(self) -> None:
         self._communicator: Collectives | None = None
@@ -53,7 +53,7 @@ class Worker:
         self._player = Player()
 
     def answer(self, command: dict[str, Any]) -> Answer:
-        """Carry out one command."""
+        """Carry out one command, and return its answer."""
         arguments = dict(command)
         name = arguments.pop("do", None)
         if name not in _COMMANDS:
@@ -67,11 +67,11 @@ class Worker:
             return {"error": {"kind": type(error).__name__, "text": f"{type(error).__name__}: {error}"}}
 
     def ready(self) -> Answer:
-        """Say that this interpreter has started."""
+        """Tell that this interpreter has started."""
         return {}
 
     def join(self, **arguments: Any) -> Answer:
-        """Join a job; what it became."""
+        """Join a job; return its properties."""
         if self._communicator is not None:
             raise WorkloadError("this worker is in a job already")
         self._communicator = MachineCommunicator.join(**arguments)
@@ -102,8 +102,8 @@ class Worker:
 
         The tensor is that of the rank that this worker joined with. `special` puts values at positions
         ("index": value) of it. `late_s`: this rank starts so much later than the others, each time. With
-        `racks`, the ranks behind each leaf, `verify` also looks at the bits of a sum of floats; not for jobs
-        that go on without those who die.
+        `racks`, the ranks behind each leaf, `verify` also checks the bits of a sum of floats; this is not for
+        elastic jobs.
         """
         communicator = self._joined()
         if strategy == Strategy.IN_NETWORK and communicator.ready.mode is Mode.IN_NETWORK:
@@ -169,15 +169,15 @@ class Worker:
         return self._with_inside(lambda: time_sums(self._reducer(strategy), strategy=strategy, **arguments))
 
     def replay(self, *, strategy: str, **arguments: Any) -> Answer:
-        """Seem to train, with sums by a strategy that is open; see `replaying.Player`."""
+        """Replay training, with sums by a strategy that is open; see `replaying.Player`."""
         return self._with_inside(lambda: self._player.replay(self._reducer(strategy), **arguments))
 
     def soak(self, **arguments: Any) -> Answer:
-        """Collectives whose results are checked; see `soak.summing`."""
+        """Run collectives whose results are checked; see `soak.summing`."""
         return run_cases(self._joined(), **arguments)
 
     def stream(self, **arguments: Any) -> Answer:
-        """Add up for as long as it is wanted; see `streaming.stream`."""
+        """Reduce for as long as it is wanted; see `streaming.stream`."""
         return stream(self._joined(), **arguments)
 
     def train(self, **arguments: Any) -> Answer:
@@ -185,12 +185,12 @@ class Worker:
         return train(self._joined(), **arguments)
 
     def statistics(self) -> Answer:
-        """The communicator's statistics and its connection's counters."""
+        """Return the communicator's statistics and its connection's counters."""
         communicator = self._joined()
         return {"statistics": asdict(communicator.statistics()), "counters": asdict(communicator.counters())}
 
     def leave(self) -> Answer:
-        """Leave the job, if in one, and what was opened in it."""
+        """Leave the job, if in one, and close the reducers that were opened in it."""
         communicator, self._communicator = self._communicator, None
         while self._reducers:
             self._reducers.popitem()[1].close()
@@ -199,7 +199,11 @@ class Worker:
         return {}
 
     def _with_inside(self, play: Callable[[], Answer]) -> Answer:
-        """The answer; of hosts with several GPUs also what has come from the others of this one meanwhile."""
+        """Call `play`, and return its answer.
+
+        With several GPUs a host, the answer also has the bytes that came from the host's other GPUs
+        meanwhile.
+        """
         communicator = self._joined()
         if not isinstance(communicator, MachineCommunicator):
             return play()
