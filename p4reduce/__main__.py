@@ -33,7 +33,10 @@ def switch() -> int:
 
 
 def _end_without(error: ModuleNotFoundError, program: str) -> NoReturn:
-    """End the process: the base installation, without extras, has the agent and the PyTorch backend alone."""
+    """End the process with advice: without extras, only the agent and the PyTorch backend are installed.
+
+    A missing module of ours is a bug, and is raised again.
+    """
     if error.name is None or error.name.partition(".")[0] in _OURS:
         raise error
     print(

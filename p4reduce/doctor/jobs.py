@@ -82,7 +82,7 @@ def _is_wanted(job: pb.JobInfo, wanted: str | None) -> bool:
 
 
 def ended(facts: Facts, wanted: str | None) -> Iterator[Finding]:
-    """Yield findings about ended jobs, in full for a job that was asked for or that ended lately."""
+    """Yield findings about ended jobs; several that are only notes become one."""
     jobs = facts.now.jobs.value or ()
     is_alone = all(job.phase == pb.ENDED for job in jobs)
     found = [

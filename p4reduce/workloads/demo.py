@@ -1,4 +1,4 @@
-"""The main job: train on an emulated rack, compare with one process, then race the switch against a ring."""
+"""The demo: train on an emulated rack, compare with one process, then race the switch against a ring."""
 
 from __future__ import annotations
 

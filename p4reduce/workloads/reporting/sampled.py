@@ -48,7 +48,7 @@ def busiest_links(run: Run, samples: Sequence[Sample]) -> list[str]:
 
 
 def thinned(samples: Sequence[Sample], *, most: int = _MOST_COLUMNS) -> list[Sample]:
-    """Return at most `most` samples, with the first and the last, and one at 0 s without bytes."""
+    """Return at most `most` samples with the first and the last; one at 0 s without bytes is added."""
     first = samples[0]
     if first.at_s > 0:
         none = {name: LinkBytes(up=0, down=0) for name in first.links}
