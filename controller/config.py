@@ -42,7 +42,7 @@ class Spread(str, Enum):
     """Over the spines: whole jobs, or each job's messages.
 
     Messages that take several ways overtake each other, and reliable connections repeat what they get out of
-    order (docs/architecture.md has figures): that is for receivers that can do with any order.
+    order (docs/benchmarks.md has figures): that is for receivers that can do with any order.
     """
 
     JOBS = "jobs"
