@@ -39,7 +39,7 @@ _DRAIN_S = 5.0  # what is under way with a switch; the rest is found at the next
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit status."""
+    """Run the controller and return its exit status."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
@@ -57,8 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(
     config: Config, store: Store, addresses: Sequence[str], *, metrics: str | None = None
 ) -> None:
-    """Run a controller until a signal comes; `metrics` is served at that address. StoreError, AddressError,
-    MetricsError, TlsError.
+    """Run a controller until a signal comes. `metrics`: the address to serve metrics at (None: nowhere).
+
+    Raise StoreError, AddressError, MetricsError or TlsError.
     """
     for tls in (config.tls, config.switch_tls):
         if tls is not None:
@@ -123,9 +124,9 @@ async def _connect(registry: Registry, switches: Sequence[Switch]) -> None:
 
 
 def patience(registry: Registry) -> tuple[float, float]:
-    """How long to wait for a switch that is away, and for one that loads the program.
+    """Return for how many seconds to wait for a switch that is away, and for one that loads the program.
 
-    Not for as long where workers want to resume: what they wait for waits too, one dead switch or not.
+    The wait is shorter if workers want to resume: they wait for the same, even for a single dead switch.
     """
     config = registry.config
     if any(running.job.live and running.job.workers for running in registry.jobs()):
@@ -135,7 +136,7 @@ def patience(registry: Registry) -> tuple[float, float]:
 
 
 async def _wait_ready(switch: ManagedSwitch, timeout_s: float, loading_s: float) -> bool:
-    """Whether it is ready in time; a switch that is there and compiles the program is given longer."""
+    """Tell whether the switch is ready in time; wait longer for one that still loads the program."""
     if await switch.wait_ready(timeout_s):
         return True
     return _LOADING in switch.switch.state and await switch.wait_ready(max(0.0, loading_s - timeout_s))

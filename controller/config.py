@@ -1,4 +1,4 @@
-"""What the controller is told about the network: switches, hosts, defaults."""
+"""The controller's configuration of the network: switches, hosts, defaults."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class ConfigError(Exception):
-    """The configuration file is wrong; the message says where."""
+    """Error in the configuration file; the message says where."""
 
 
 class Spread(str, Enum):
-    """Over the spines: whole jobs, or each job's messages.
+    """Unit that is spread over the spines: whole jobs, or each job's messages.
 
-    Messages that take several ways overtake each other, and reliable connections repeat what they get out of
-    order (docs/benchmarks.md has figures): that is for receivers that can do with any order.
+    Messages on several paths overtake each other. A reliable connection resends packets that arrive out of
+    order (docs/benchmarks.md has figures), so `MESSAGES` is for receivers that accept any order.
     """
 
     JOBS = "jobs"
@@ -62,7 +62,7 @@ TARGET_DEFAULTS = {Target.EMBEDDED: (8, 16), Target.BMV2: (4, 4)}
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchConfig:
-    """One switch. `max_burst`: frames that a port takes back to back (None: as many as come)."""
+    """One switch. `max_burst`: frames that a port takes back to back (None: any number)."""
 
     name: str
     device_id: int
@@ -71,7 +71,10 @@ class SwitchConfig:
     max_burst: int | None = None
 
     def defaults(self) -> tuple[int, int]:
-        """Window and packets a message for jobs that ask for none, half of `max_burst` in flight at most."""
+        """Return the window and packets a message for jobs that ask for none.
+
+        At most half of `max_burst` is in flight (at least 2 packets).
+        """
         window, packets = TARGET_DEFAULTS[self.target]
         while self.max_burst is not None and window * packets > max(2, self.max_burst // 2):
             if packets > 2:
@@ -110,29 +113,29 @@ class LinkConfig:
 
     @property
     def name(self) -> str:
-        """As people write it: "l1:s2"."""
+        """Name of the link, as "l1:s2"."""
         return f"{self.a}:{self.b}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All of it. Times in seconds, path MTU in bytes.
+    """The whole configuration. Times in seconds, path MTU in bytes.
 
     Switches that links lead to from others are spines, all others leaves. A probe goes over each link every
     `probe_interval_s` (0: none); the link is down after `probe_lost` in a row without an answer, and up again
-    after `probe_found` in a row with one. `spread`: what is shared out among the spines. `quotas` is what
-    slots/admission.py reads.
+    after `probe_found` in a row with one. `spread`: the unit that is spread over the spines.
+    slots/admission.py reads `quotas`.
 
     After `renumber_messages` in the network a job goes on under a new generation (docs/protocol.md, "How many
     messages").
 
-    `limits`: how much one peer may ask of the service.
+    `limits`: the limits on one peer's requests to the service.
 
-    `tls` is what the service shows to workers and operators (None: it takes them without), `switch_tls` what
-    the controller shows to switches (None: they are to serve P4Runtime without).
+    The service shows `tls` to workers and operators (None: it serves without TLS). The controller shows
+    `switch_tls` to switches (None: they serve P4Runtime without TLS).
 
-    `rc_*` is what RDMA devices bring their queue pairs up with, and `straggler_rnr_timer` what the switch's
-    RNR NAKs ask them to wait, in InfiniBand's encodings (docs/protocol.md, "Ordinary NICs").
+    RDMA devices bring their queue pairs up with `rc_*`. The switch's RNR NAKs ask them to wait for
+    `straggler_rnr_timer`. Both are in InfiniBand's encodings (docs/protocol.md, "Ordinary NICs").
     """
 
     switches: tuple[SwitchConfig, ...]
@@ -170,7 +173,7 @@ class Config:
             raise ConfigError(mistake)
 
     def switch(self, name: str) -> SwitchConfig:
-        """The switch of that name, which the checks have seen to exist."""
+        """Return the switch of that name, which the checks have seen to exist."""
         return next(switch for switch in self.switches if switch.name == name)
 
     @property
@@ -181,21 +184,21 @@ class Config:
 
     @property
     def leaves(self) -> tuple[str, ...]:
-        """The switches that hosts are behind, or could be."""
+        """The switches that have hosts behind them, or could have."""
         above = {link.b for link in self.links}
         return tuple(switch.name for switch in self.switches if switch.name not in above)
 
     def role(self, switch: str) -> str:
-        """ "leaf" or "spine"."""
+        """Return "leaf" or "spine"."""
         return "spine" if any(link.b == switch for link in self.links) else "leaf"
 
     def hosts_of(self, switch: str) -> tuple[HostConfig, ...]:
-        """The hosts behind a switch."""
+        """Return the hosts behind a switch."""
         return tuple(host for host in self.hosts if host.switch == switch)
 
 
 def read_config(path: Path) -> Config:
-    """Read a JSON file with the fields above; ConfigError."""
+    """Read a JSON file with the fields above. Raise ConfigError."""
     try:
         return parse_config(json.loads(path.read_text()))
     except OSError as error:
@@ -207,7 +210,7 @@ def read_config(path: Path) -> Config:
 
 
 def parse_config(document: Any) -> Config:
-    """A Config from JSON's objects and lists; a host without `switch` is behind the only one."""
+    """Make a Config from JSON's objects and lists; a host without `switch` is behind the only one."""
     top = _object(document, "the configuration")
     switches = _list(SwitchConfig, top, "switches")
     only = {"switch": switches[0].name} if len(switches) == 1 else {}
@@ -231,7 +234,7 @@ def _list(kind: type[_T], top: dict[str, Any], name: str, **defaults: Any) -> tu
 
 
 def _build(kind: type[_T], values: dict[str, Any], where: str) -> _T:
-    """A dataclass from a JSON object; each field has the type that it is declared with."""
+    """Make a dataclass from a JSON object; each field has its declared type."""
     fields = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     unknown = sorted(set(values) - set(fields))
     if unknown:
@@ -253,7 +256,7 @@ def _build(kind: type[_T], values: dict[str, Any], where: str) -> _T:
 
 
 def _read(hint: Any, declared: str, value: Any, where: str) -> Any:
-    """A field's value. `declared`: its type in words."""
+    """Return a field's value. `declared`: its type in words."""
     if isinstance(hint, types.UnionType):
         if value is None:
             return None
@@ -292,7 +295,7 @@ def _object(value: Any, where: str) -> dict[str, Any]:
 
 
 def _mistakes(config: Config) -> Iterator[str]:
-    """The rules that span several fields; each may rely on the checks before it."""
+    """Yield breaches of the rules on several fields; each rule may rely on the checks before it."""
     if not 1 <= config.renumber_messages <= _MOST_MESSAGES:
         yield (
             f"renumber_messages is {config.renumber_messages}, not between 1 and 2^30: a switch sums "
@@ -335,7 +338,7 @@ def _twice(values: Sequence[Any]) -> list[Any]:
 
 
 def _wrong_absences(config: Config) -> Iterator[str]:
-    """Nobody may be given up while a lease lasts, which is shorter than both of the times below."""
+    """Check that no worker is dropped during its lease, which is shorter than both of the times below."""
     if not config.lost_timeout_s > 0:
         yield (
             f"lost_timeout_s is {config.lost_timeout_s:g}, and has to be above 0: a worker whose connection "
@@ -357,7 +360,7 @@ def _wrong_port(port: int, where: str) -> Iterator[str]:
 
 
 def _wrong_links(config: Config) -> Iterator[str]:
-    """Two levels, leaves with hosts and spines with none, and one link at most between two switches."""
+    """Check that there are two levels, hosts only behind leaves, and no second link between two switches."""
     if not config.links:
         return
     spines, ids = config.spines, {switch.name: switch.device_id for switch in config.switches}
@@ -397,7 +400,7 @@ def _wrong_links(config: Config) -> Iterator[str]:
 
 
 def check_window(window: int | None, packets: int | None) -> None:
-    """ValueError unless the program can do with that many messages and packets a message."""
+    """Raise ValueError unless the program supports that many messages and packets a message."""
     if window is not None and (window not in (1, 2, 4, 8) or window > MAX_WINDOW):
         raise ValueError(f"a window of {window} messages is not possible: 1, 2, 4 or {MAX_WINDOW}")
     if packets is not None and (packets not in (2, 4, 8, 16, 32, 64) or packets > MAX_MESSAGE_PACKETS):

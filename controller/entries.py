@@ -38,26 +38,26 @@ Key: TypeAlias = tuple[Any, ...]
 
 
 def key_of(entry: Entry) -> Key:
-    """What two entries cannot share on one switch."""
+    """Return the entry's key: no two entries on one switch have the same."""
     return (entry.table, entry.group if isinstance(entry, Group) else entry.match)
 
 
 def table_entry(
     table: str, match: dict[str, int | tuple[int, int]], action: str, **params: int
 ) -> TableEntry:
-    """A TableEntry from keyword arguments, in P4Info's order."""
+    """Make a TableEntry from keyword arguments, which are in P4Info's order."""
     return TableEntry(table, tuple(match.items()), action, tuple(params.items()))
 
 
 def to_json(entry: Entry) -> list[Any]:
-    """Lists that `from_json` takes back."""
+    """Return lists that `from_json` takes back."""
     if isinstance(entry, Group):
         return [Group.table, entry.group, entry.replicas]
     return ["entry", entry.table, entry.match, entry.action, entry.params]
 
 
 def from_json(value: list[Any]) -> Entry:
-    """An entry from `to_json`'s lists."""
+    """Return an entry from `to_json`'s lists."""
     kind, *fields = _tuples(value)
     return Group(*fields) if kind == Group.table else TableEntry(*fields)
 

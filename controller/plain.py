@@ -1,4 +1,4 @@
-"""Values of the types that dataclasses declare, from what JSON holds of them."""
+"""Conversion of JSON values to the types that dataclasses declare."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _hints: Final[Callable[[Any], dict[str, Any]]] = functools.cache(typing.get_type
 
 
 def read(hint: Any, value: Any) -> Any:
-    """A value of that type; fields that are missing have their defaults. KeyError, TypeError, ValueError."""
+    """Convert a value to that type; missing fields get defaults. Raise KeyError, TypeError or ValueError."""
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not types.NoneType)
         if value is None:

@@ -22,9 +22,10 @@ _T = TypeVar("_T")
 
 
 class AdminClient(AbstractContextManager["AdminClient"]):
-    """The controller at "unix:/path" or "host:port". Every method raises ControllerErrors.
+    """Client of the controller at "unix:/path" or "host:port". Every method raises ControllerErrors.
 
-    `tls`: an operator's certificate (None: what P4REDUCE_TLS_DIR says, and never for Unix sockets).
+    `tls`: an operator's certificate (None: the one that P4REDUCE_TLS_DIR names, and never one for Unix
+    sockets).
     """
 
     def __init__(self, target: str, *, timeout_s: float = 60.0, tls: TlsFiles | None = None) -> None:
@@ -60,10 +61,10 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         join_token: str = "",
         gpus_per_host: int = 1,
     ) -> pb.JobInfo:
-        """A job that workers may join. `mode`: "in-network", "ring", or whatever is possible.
+        """Create a job that workers may join. `mode`: "in-network", "ring", or "" for whatever is possible.
 
-        `join_token`: what workers have to bring (empty: nothing). `gpus_per_host`: with more than one, a gang
-        of as many planes, and `world_size` counts the workers of all.
+        `join_token`: the token that workers have to present (empty: none). `gpus_per_host`: with more than
+        one, create a gang of as many planes; `world_size` then counts the workers of all planes.
         """
         if mode not in _MODES:
             raise InvalidRequestError(f"mode {mode!r} is neither 'in-network' nor 'ring'")
@@ -94,65 +95,71 @@ class AdminClient(AbstractContextManager["AdminClient"]):
         return self._call(pb.JobInfo, self._stub.CreateJob, spec)
 
     def list_jobs(self) -> list[pb.JobInfo]:
-        """The last job of each name, by name; of gangs the planes."""
+        """Return the last job of each name, sorted by name; of a gang, its planes."""
         return list(self._call(pb.JobList, self._stub.ListJobs, pb.ListJobsRequest()).jobs)
 
     def show_job(self, name: str) -> pb.JobInfo:
-        """One job, or a gang by its name, with its planes."""
+        """Return one job, or a gang by its name with its planes."""
         return self._call(pb.JobInfo, self._stub.ShowJob, pb.JobName(name=name))
 
     def delete_job(self, name: str) -> pb.JobInfo:
-        """End a job, or a gang by its name, if it runs, and forget it; what it was."""
+        """End a job, or a gang by its name, if it runs, and forget it. Return its last state."""
         return self._call(pb.JobInfo, self._stub.DeleteJob, pb.JobName(name=name))
 
     def flows(self, job: str = "") -> list[pb.Flow]:
-        """The flows of one job, or of all."""
+        """Return the flows of one job, or of all."""
         return list(self._call(pb.FlowList, self._stub.ListFlows, pb.FlowsRequest(job=job)).flows)
 
     def slots(self, job: str = "", *, all: bool = False) -> list[pb.Slot]:
-        """What the slots of one job, or of all, hold; with `all` those too that hold nothing of it."""
+        """Return the contents of the slots of one job, or of all; with `all`, also slots without its data."""
         return list(self._call(pb.SlotList, self._stub.ListSlots, pb.SlotsRequest(job=job, all=all)).slots)
 
     def counters(self, job: str = "") -> list[pb.FlowCounters]:
-        """What the switches counted for one job, or for all, by rank."""
+        """Return the switches' counters for one job, or for all, by rank."""
         return list(self._call(pb.CounterList, self._stub.ListCounters, pb.CountersRequest(job=job)).flows)
 
     def ports(self) -> list[pb.Port]:
-        """What the switches counted by port."""
+        """Return the switches' counters by port."""
         return list(self._call(pb.PortList, self._stub.ListPorts, pb.PortsRequest()).ports)
 
     def links(self) -> list[pb.Link]:
-        """The links between switches."""
+        """Return the links between switches."""
         return list(self._call(pb.LinkList, self._stub.ListLinks, pb.LinksRequest()).links)
 
     def plan(self, document: str = "") -> pb.PlanReport:
-        """What `apply` would do; with an empty document, what is not as it was applied last."""
+        """Return the changes that `apply` would make.
+
+        With an empty document, return the differences from the document that was applied last.
+        """
         return self._call(pb.PlanReport, self._stub.Plan, pb.PlanRequest(document=document))
 
     def apply(self, document: str = "") -> pb.PlanReport:
-        """Make the switches hold what a document (YAML or JSON) says. Not `applied`: a switch refused it."""
+        """Make the switches hold the entries of a document (YAML or JSON).
+
+        The report is not `applied` if a switch refused a part.
+        """
         return self._call(pb.PlanReport, self._stub.Apply, pb.ApplyRequest(document=document))
 
     def rollback(self, revision: int | None = None) -> pb.PlanReport:
-        """Back to what was applied last, or to a revision."""
+        """Go back to the document that was applied last, or to a revision."""
         return self._call(pb.PlanReport, self._stub.Rollback, pb.RollbackRequest(revision=revision))
 
     def revisions(self) -> list[pb.Revision]:
-        """What was applied, oldest first."""
+        """Return the revisions that were applied, oldest first."""
         return list(self._call(pb.RevisionList, self._stub.ListRevisions, pb.RevisionsRequest()).revisions)
 
     def push(self, switch: str = "", *, force: bool = False) -> list[pb.SwitchInfo]:
-        """The program anew into one switch, or all. With `force`, jobs that run there end."""
+        """Load the program again into one switch, or into all. With `force`, jobs that run there end."""
         return list(
             self._call(pb.PushReport, self._stub.Push, pb.PushRequest(switch=switch, force=force)).switches
         )
 
     def status(self) -> pb.Status:
-        """How the controller is."""
+        """Return the controller's status."""
         return self._call(pb.Status, self._stub.GetStatus, pb.StatusRequest())
 
     def _call(self, kind: type[_T], method: Any, request: object) -> _T:
-        """What the method answers, of that kind."""
+        """Call the method and return its answer, which is of that kind."""
         try:
             answer: _T = method(request, timeout=self.timeout_s)
             return answer

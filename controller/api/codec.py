@@ -25,41 +25,41 @@ T = TypeVar("T")
 
 
 def to_proto(said: Any) -> Any:
-    """The protobuf message of the same name."""
+    """Return the protobuf message of the same name."""
     values = {f.name: getattr(said, f.name) for f in _fields(type(said))}
     proto: Any = getattr(pb, type(said).__name__)
     return proto(**{name: _written(value) for name, value in values.items() if value is not None})
 
 
 def from_proto(kind: type[T], proto: Any) -> T:
-    """The message of that class. InvalidRequestError where a field has no value of its type."""
+    """Return a message of that class. Raise InvalidRequestError if a field has no valid value of its type."""
     return kind(**{f.name: f.read(getattr(proto, f.name)) for f in _fields(kind) if not f.is_absent(proto)})
 
 
 def to_controller(said: FromWorker) -> pb.WorkerMessage:
-    """As it is sent."""
+    """Wrap a worker's message for the wire."""
     return pb.WorkerMessage(**{_field_name(pb.WorkerMessage, said): to_proto(said)})
 
 
 def to_worker(said: FromController) -> pb.ControllerMessage:
-    """As it is sent."""
+    """Wrap a controller's message for the wire."""
     return pb.ControllerMessage(**{_field_name(pb.ControllerMessage, said): to_proto(said)})
 
 
 def from_worker(proto: pb.WorkerMessage) -> FromWorker | None:
-    """What a worker says; None for what this release does not know. InvalidRequestError."""
+    """Return a worker's message; None if this release does not know it. Raise InvalidRequestError."""
     said: FromWorker | None = _taken_out(proto)
     return said
 
 
 def from_controller(proto: pb.ControllerMessage) -> FromController | None:
-    """What the controller says; None for what this release does not know. InvalidRequestError."""
+    """Return the controller's message; None if this release does not know it. Raise InvalidRequestError."""
     said: FromController | None = _taken_out(proto)
     return said
 
 
 class _Field(NamedTuple):
-    """`read`: protobuf's value as ours. `may_lack`: there is a default for where it is absent."""
+    """A field of a message. `read` converts protobuf's value to ours. `may_lack`: the field has a default."""
 
     name: str
     read: Callable[[Any], Any]
@@ -67,7 +67,7 @@ class _Field(NamedTuple):
     may_lack: bool
 
     def is_absent(self, proto: Any) -> bool:
-        """Whether the default stands for it."""
+        """Tell whether the field is absent, so that the default stands for it."""
         if proto.DESCRIPTOR.fields_by_name[self.name].has_presence:
             return self.may_lack and not proto.HasField(self.name)
         return self.is_optional and not getattr(proto, self.name)
@@ -119,7 +119,7 @@ def _written(value: Any) -> Any:
 
 @functools.cache
 def _field_names(envelope: Any) -> dict[str, str]:
-    """The envelope's field for each message, by the message's name."""
+    """Return the envelope's field for each message, by the message's name."""
     return {field.message_type.name: field.name for field in envelope.DESCRIPTOR.fields}
 
 

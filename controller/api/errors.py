@@ -8,7 +8,7 @@ import grpc
 
 
 class ControllerError(Exception):
-    """Base of everything the controller says no with. The message is a sentence for the user."""
+    """Base of all refusals by the controller. The message is a sentence for the user."""
 
     code = grpc.StatusCode.INTERNAL
 
@@ -20,7 +20,7 @@ class InvalidRequestError(ControllerError):
 
 
 class NotFoundError(ControllerError):
-    """No such job or switch."""
+    """Error about a job or switch that does not exist."""
 
     code = grpc.StatusCode.NOT_FOUND
 
@@ -32,13 +32,13 @@ class ConflictError(ControllerError):
 
 
 class QueuePairTakenError(ConflictError):
-    """A queue pair's number is or was another's on that host: with others a worker is welcome."""
+    """Conflict over a queue pair's number, which is or was another's on that host. Another number will do."""
 
     code = grpc.StatusCode.OUT_OF_RANGE
 
 
 class NotPossibleError(ControllerError):
-    """Right in itself, but not in the state that things are in."""
+    """A valid request that the present state does not allow."""
 
     code = grpc.StatusCode.FAILED_PRECONDITION
 
@@ -50,19 +50,19 @@ class NoResourcesError(ControllerError):
 
 
 class UnreachableError(ControllerError):
-    """There is no controller, or no switch, at the address; or the connection with it broke."""
+    """Error about an address without a controller or switch, or about a connection that broke."""
 
     code = grpc.StatusCode.UNAVAILABLE
 
 
 class NotAllowedError(ControllerError):
-    """Somebody else may do that, or somebody who knows more."""
+    """A request that only somebody else may make, or somebody with the right token."""
 
     code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class TimedOutError(ControllerError):
-    """It took too long; the sentence says what was waited for."""
+    """Error about a wait that took too long; the message names what was waited for."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -81,12 +81,12 @@ _BEHIND = re.compile(r"(: FD Shutdown| \(\d+\))$")
 
 
 def plainly(details: str) -> str:
-    """gRPC's words about a connection, without the address that the sentence around them has already."""
+    """Return gRPC's text about a connection without the address, which our sentence names already."""
     return _BEHIND.sub("", _BEFORE.sub("", details)) or details
 
 
 def from_status(code: grpc.StatusCode, details: str, *, address: str) -> ControllerError:
-    """The exception that a status from the controller at `address` stands for."""
+    """Return the exception for a status that the controller at `address` answered."""
     if code is grpc.StatusCode.UNAVAILABLE and not details.startswith("switch "):
         details = plainly(details)
         # gRPC's own, not the controller's: its text names sockets, not what to do.

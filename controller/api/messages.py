@@ -1,4 +1,4 @@
-"""What a worker and the controller say to each other in a session; names and numbers as in controller.proto.
+"""Messages between a worker and the controller in a session; names and numbers as in controller.proto.
 
     Join ──► Waiting… ──► Ready ──► Up ──► Start ──► (heartbeats, moves, renewals) ──► Leave ──► Left
 
@@ -20,13 +20,13 @@ LONGEST_REASON: Final = 1000
 
 
 def shortened(text: str, longest: int = LONGEST_REASON) -> str:
-    """A text of at most so many letters, which ends in "…" where it was cut; all of it can be encoded."""
+    """Cut a text to at most so many letters, ending in "…" if it was cut, and make sure it can be encoded."""
     whole = text if len(text) <= longest else text[: longest - 1] + "…"
     return whole.encode(errors="replace").decode()  # names of files may have half surrogates
 
 
 class Mode(IntEnum):
-    """Where the job's sums are made."""
+    """Place where the job's sums are made."""
 
     IN_NETWORK = 1
     RING = 2
@@ -39,7 +39,7 @@ class Mode(IntEnum):
 
 
 class EndCause(IntEnum):
-    """Why a job has ended. Reasons are for people; programs go by this."""
+    """The cause of a job's end. Reasons are for people; programs go by the cause."""
 
     UNSPECIFIED = 0
     ALL_LEFT = 1
@@ -53,13 +53,13 @@ class EndCause(IntEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> EndCause:
-        """Of a later release."""
+        """Map a cause that only a later release knows to UNSPECIFIED."""
         return cls.UNSPECIFIED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """A worker as its neighbours have to know it. `psn_out`: the first of `qpn_out`."""
+    """A worker as its neighbours have to know it. `psn_out`: the first PSN of `qpn_out`."""
 
     rank: int
     mac: str
@@ -75,9 +75,9 @@ MAX_PLANES: Final = 8
 
 @dataclass(frozen=True)
 class Gang:
-    """A job is plane number `plane` of the gang `name`: that of local rank `plane` of all machines.
+    """A job's place in a gang: it is plane `plane`, for local rank `plane` of each machine.
 
-    Of `planes` altogether, one for each GPU of a machine. The plane's ranks are the machines.
+    A gang has `planes` planes, one for each GPU of a machine. The ranks in a plane are the machines.
     """
 
     name: str
@@ -85,11 +85,11 @@ class Gang:
     planes: int
 
     def job_of(self, plane: int) -> str:
-        """The name of a plane's job."""
+        """Return the name of a plane's job."""
         return f"{self.name}/{plane}"
 
     def wrong_with(self, job: str) -> str:
-        """Why that job cannot be this plane, in words; empty if it can."""
+        """Say in words why that job cannot be this plane; return "" if it can."""
         if not 1 <= self.planes <= MAX_PLANES:
             return f"gang {self.name} of {self.planes} planes is not possible: 1 to {MAX_PLANES}, one a GPU"
         if not 0 <= self.plane < self.planes:
@@ -107,12 +107,13 @@ class Gang:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSpec:
-    """What was asked for. None: whatever is best; then `mode` falls back to RING.
+    """A request for a job. None: the best that is possible; `mode` then falls back to RING.
 
-    `tenant`: whose quota the job's slots count against; empty: the default one's. `elastic`: the job goes on
-    without workers that die, as long as `min_workers` are left (0: one). `token_hash`: of what workers have
-    to bring (controller/security/tokens.py); empty: nothing. `selective`: selective retransmission for all
-    workers, or go-back-N (None: as they ask). `gang`: the job is a plane of it.
+    `tenant`: the tenant whose quota the job's slots count against (empty: the default one). `elastic`: the
+    job goes on without workers that die, as long as `min_workers` are left (0: one). `token_hash`: hash of
+    the token that workers have to present (controller/security/tokens.py); empty: none. `selective`:
+    selective retransmission for all workers, or go-back-N (None: as they ask). `gang`: the gang that the job
+    is a plane of.
     """
 
     name: str
@@ -131,7 +132,7 @@ class JobSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class RcParameters:
-    """What an RDMA device's queue pairs are brought up with, in the encodings of ibv_modify_qp."""
+    """Parameters for bringing up an RDMA device's queue pairs, in the encodings of ibv_modify_qp."""
 
     timeout: int = 16  # 5 bits: 4.096 us * 2^timeout until an unacknowledged packet is sent again; 0 is never
     retry_count: int = 7  # 3 bits: how often in a row, before the queue pair gives up
@@ -144,13 +145,12 @@ class RcParameters:
 
 @dataclass(frozen=True, kw_only=True)
 class Join:
-    """A worker wants to take part. `path_mtu_max`: what its link carries, in bytes.
+    """A worker's request to take part. `path_mtu_max`: the largest path MTU of its link, in bytes.
 
-    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: lost
-    packets alone shall be sent again, or all behind them too (None: the former, where no worker is on an RDMA
-    device). `tenant`, `elastic`: as in `JobSpec`.
-    `backup_*`: the interface on which the workers can reach each other without the switches, if there is one.
-    `gang`: the job is a plane of it.
+    `rnr_nak`: its NIC retransmits by itself, and needs RNR NAKs for what it sends too early. `selective`:
+    resend only lost packets, or also all packets after them (None: only lost ones, if no worker is on an RDMA
+    device). `tenant`, `elastic`: as in `JobSpec`. `backup_*`: the interface on which the workers can reach
+    each other without the switches, if there is one. `gang`: the gang that the job is a plane of.
     """
 
     job: str
@@ -170,7 +170,7 @@ class Join:
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """A worker is back. `token`: from Ready. `answered`: each Renew that it has since it last heard Renewed.
+    """A worker's return. `token`: from Ready. `answered`: each Renew that it answered since its last Renewed.
 
     `joined`, with its present queue pairs, and `ready`, in the present mode, are for a controller that has
     lost its database.
@@ -187,15 +187,16 @@ class Resume:
 
 @dataclass(frozen=True)
 class Up:
-    """This worker's queue pairs are ready."""
+    """A worker's notice that its queue pairs are ready."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
-    """The sender lives. A worker has numbered so many messages in that generation; `running`: what it is in.
+    """A sign of life. `messages`: how many messages the worker has numbered in that generation.
 
-    `number` counts a worker's up from 1; in an elastic job the controller answers each, with its number. 0:
-    the controller's own, which answers nothing.
+    `number` counts a worker's heartbeats up from 1; in an elastic job the controller answers each, with its
+    number. 0: the controller's own heartbeat, which answers nothing. `running`: the collective that the
+    worker is in.
     """
 
     generation: int = 0
@@ -206,17 +207,18 @@ class Heartbeat:
 
 @dataclass(frozen=True)
 class Leave:
-    """A barrier, answered by Left. `collectives`: this worker has called so many, and calls no more."""
+    """A barrier, answered by Left. `collectives`: the worker's number of calls; it makes no more."""
 
     collectives: int | None = None
 
 
 @dataclass(frozen=True)
 class Abort:
-    """End the job for everybody. `mismatch`: as another worker has called another collective than this.
+    """A worker's request to end the job for everybody.
 
-    `plane`: of a gang, as another GPU of this worker's machine, the one in that plane, has failed. The reason
-    is cut to `LONGEST_REASON` letters.
+    `mismatch`: the reason is that another worker has called another collective than this. `plane`: in a gang,
+    the plane of the GPU on this worker's machine that has failed. The reason is cut to `LONGEST_REASON`
+    letters.
     """
 
     reason: str
@@ -229,7 +231,7 @@ class Abort:
 
 @dataclass(frozen=True)
 class Paused:
-    """This worker starts no collective; the first that it has not started."""
+    """Answer to Pause: this worker starts no collective. `next_collective`: the first not started."""
 
     move: int
     next_collective: int
@@ -237,18 +239,19 @@ class Paused:
 
 @dataclass(frozen=True)
 class Held:
-    """Nothing is in flight."""
+    """Answer to HoldAt: nothing is in flight."""
 
     move: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Renewing:
-    """The old queue pairs send nothing any more; new ones, and the first collective that is not finished.
+    """Answer to Renew: the new queue pairs, and the first collective that is not finished.
 
-    `gang_collective`: in an elastic gang, the first of all GPUs that is not finished here. `called`: the
-    number of the next collective that its user has not called yet; in a gang, of its calls on all GPUs.
-    `over`: the newest renewal that is over here, in an elastic gang by its `gang_renewal`; 0: there was none.
+    The old queue pairs send nothing any more. `gang_collective`: in an elastic gang, the first of all GPUs
+    that is not finished here. `called`: the number of the next collective that its user has not called yet;
+    in a gang, of its calls on all GPUs. `over`: the newest renewal that is over here, in an elastic gang by
+    its `gang_renewal`; 0: there was none.
     """
 
     renewal: int
@@ -263,7 +266,7 @@ class Renewing:
 
 @dataclass(frozen=True)
 class Called:
-    """The call of a worker as a collective. `what`: in words, cut as a reason; empty: nothing so far."""
+    """A worker's call number `collective`. `what`: the call in words, cut as a reason; empty: none yet."""
 
     collective: int
     what: str
@@ -274,7 +277,7 @@ class Called:
 
 @dataclass(frozen=True)
 class Stalled:
-    """That collective has made no progress here for as long as it may. Answered by Lacking."""
+    """A worker's notice that a collective has made no progress here for too long. Answered by Lacking."""
 
     collective: int
 
@@ -284,9 +287,9 @@ class Stalled:
 
 @dataclass(frozen=True)
 class Waiting:
-    """These ranks have not joined; to a worker that leaves: have not left.
+    """The ranks that have not joined or, sent to a worker that leaves, have not left.
 
-    `missing_workers`: nor have these, in words, of all planes of a gang.
+    `missing_workers`: in words, the missing workers of all planes of a gang.
     """
 
     missing_ranks: tuple[int, ...]
@@ -295,14 +298,14 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """All have joined: bring up the queue pairs. The same on all workers but for neighbours, rank and token.
+    """All have joined: bring up the queue pairs. The same for all workers but for neighbours, rank and token.
 
-    `window` in messages, `path_mtu` in bytes. `mode` is the one to begin in, `mode_reason` why not in the
-    network. `ring`: all ranks, each followed by its successor; empty: by rank. `rank` and `world_size` may be
-    others than those that it joined with; world size 0: they are those. `backup`: the neighbours' addresses
-    are those of their backup interfaces. `selective`: all send lost packets again alone. `lease_s`: in an
-    elastic job, no result is returned later than this after the last heartbeat that was answered; 0: whenever
-    it is there. `created`: what was asked for, where the job was created.
+    `window` in messages, `path_mtu` in bytes. `mode` is the mode to begin in; `mode_reason`, why not in the
+    network. `ring`: all ranks, each followed by its successor; empty: by rank. `rank` and `world_size` may
+    differ from those that the worker joined with; world size 0: they do not. `backup`: the neighbours'
+    addresses are those of their backup interfaces. `selective`: all workers resend only lost packets.
+    `lease_s`: in an elastic job, no result is returned later than this after the last heartbeat that was
+    answered; 0: there is no limit. `created`: the request, if the job was created explicitly.
     """
 
     job_id: int
@@ -329,21 +332,21 @@ class Ready:
 
 @dataclass(frozen=True)
 class Start:
-    """Everybody's queue pairs are ready."""
+    """Notice that everybody's queue pairs are ready."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """Everybody has left: the job has ended well, and queue pairs may be taken down."""
+    """Notice that everybody has left: the job has ended well, and queue pairs may be taken down."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The job has ended early: why, and by which rank on which host (None, "": not a worker's doing).
+    """Notice that the job has ended early: why, and by which rank and host (None, "": by no worker).
 
     `first_message`: the first that the rank did not contribute to, of those that others wait for. `mismatch`
-    is for releases that know no causes, and made into one where it comes from them. `plane`: of a gang, the
-    plane in which that worker is `rank`, if not in the receiver's.
+    is for releases that do not know causes; a `mismatch` from them becomes a cause. `plane`: in a gang, the
+    plane in which that worker is `rank`, if not the receiver's.
     """
 
     reason: str
@@ -366,7 +369,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Resumed:
-    """The session goes on."""
+    """Notice that the session goes on."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +389,7 @@ class HoldAt:
 
 @dataclass(frozen=True)
 class Moved:
-    """Go on, in this mode. `mode_reason`: why not in the network."""
+    """Notice to go on, in this mode. `mode_reason`: why not in the network."""
 
     move: int
     mode: Mode
@@ -395,7 +398,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Renew:
-    """The job goes on under a new generation: send nothing more in this one, and answer Renewing."""
+    """Notice that the job goes on under a new generation: send no more in this one, and answer Renewing."""
 
     renewal: int
     reason: str
@@ -405,14 +408,16 @@ class Renew:
 class Renewed:
     """Bring up new queue pairs, then go on with `collective`: the first that some worker has not finished.
 
-    `holder`: a rank (new numbering) that has, and gives its result to the others; None: nobody has, and all
-    do it anew. `members`: by rank (new numbering), the rank that each worker joined with; empty: as before.
+    `holder`: a rank (new numbering) that has finished it, and gives its result to the others; None: nobody
+    has, and all do it anew. `members`: by rank (new numbering), the rank that each worker joined with; empty:
+    as before.
 
-    In an elastic gang, `gang_renewal` is a number of this renewal that all planes hear (0: it is none), and
-    who has not finished `gang_collective`, of all GPUs, begins it anew; None: nobody begins one anew.
+    In an elastic gang, `gang_renewal` is the number of this renewal that all planes hear (0: there is none).
+    A worker that has not finished `gang_collective`, of all GPUs, begins it anew; None: nobody begins one
+    anew.
 
     The new ranks and world size hold from the call with the number `ranks_from` on, for all workers alike. It
-    is the furthest `called` of all; None: a worker did not say any. `over`: the newest renewal that was over
+    is the furthest `called` of all; None: a worker did not give one. `over`: the newest renewal that was over
     for any of them.
     """
 
@@ -429,14 +434,14 @@ class Renewed:
 
 @dataclass(frozen=True)
 class Compare:
-    """Say what you have called as this collective: somebody has met another call there than its own."""
+    """Request to name the call made as this collective: somebody has met a call other than its own."""
 
     collective: int
 
 
 @dataclass(frozen=True)
 class Lacking:
-    """Answers Stalled: whom the collective waits for, in words; empty: nobody is known to be late."""
+    """Answer to Stalled: the workers that the collective waits for, in words; empty: none is known."""
 
     collective: int
     who: str

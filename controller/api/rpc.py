@@ -12,7 +12,7 @@ _SERVICE: Final = pb.DESCRIPTOR.services_by_name["Controller"]
 
 
 class ControllerStub:
-    """What a client calls: each method of the service, by its name."""
+    """The client's side of the service: each method under its own name."""
 
     def __init__(self, channel: grpc.Channel) -> None:
         for method in _SERVICE.methods:
@@ -29,7 +29,7 @@ class ControllerStub:
 
 
 def add_to_server(service: object, server: grpc.Server | grpc.aio.Server) -> None:
-    """Let the server answer by those methods of `service` that the service has; others are UNIMPLEMENTED."""
+    """Register the methods that `service` implements with the server; the others stay UNIMPLEMENTED."""
     handlers = {}
     for method in _SERVICE.methods:
         handler = (
