@@ -1,1 +1,1 @@
-"""An operator's document: parsed, compared with what switches hold, applied, taken back."""
+"""The operator's document: parsed, compared with the switches' entries, applied, rolled back."""

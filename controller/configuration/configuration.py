@@ -36,7 +36,7 @@ _PATIENCE_S = 2.0  # for what moves, or a switch that has just come and is not r
 
 @dataclass
 class SwitchReport:
-    """What is to be done with a switch, or has been.
+    """The changes to a switch, planned or made.
 
     `state`: why nothing is known of a switch that is not connected. `error`: why not all could be done.
     """
@@ -54,7 +54,7 @@ class SwitchReport:
 
 @dataclass(frozen=True)
 class Setting:
-    """A part of the document that is the controller's: `what` is "drain" or "quota"."""
+    """A setting of the controller itself in the document: `what` is "drain" or "quota"."""
 
     what: str
     key: str
@@ -64,7 +64,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Report:
-    """A plan, or what came of it. `revision`: the one in force."""
+    """A plan, or the result of carrying it out. `revision`: the one in force."""
 
     revision: int
     switches: tuple[SwitchReport, ...]
@@ -73,7 +73,7 @@ class Report:
 
 
 class Configuration:
-    """Plans and applies documents; `load` before the switches start."""
+    """Plans and applies documents. Call `load` before the switches start."""
 
     def __init__(self, registry: Registry, revisions: Revisions) -> None:
         self.vocabulary = Vocabulary(shipped_program().schema)
@@ -88,7 +88,7 @@ class Configuration:
         self._under_way: set[asyncio.Future[Report]] = set()
 
     def load(self) -> None:
-        """Put the document that was applied last in force. One that does not fit any more is left out."""
+        """Put the document that was applied last in force. Leave out one that does not fit any more."""
         revision = self._revisions.current()
         try:
             self._put_in_force(self._parse_revision(revision))
@@ -97,11 +97,14 @@ class Configuration:
             logger.error("%s; it is not in force", error)
 
     def revisions(self) -> list[Revision]:
-        """All that are kept, oldest first."""
+        """Return all revisions that are kept, oldest first."""
         return self._revisions.all()
 
     async def plan(self, document: str) -> Report:
-        """What `apply` would do; with an empty document, what is not as it was applied last."""
+        """Return the changes that `apply` would make.
+
+        With an empty document, return the differences from the document that was applied last.
+        """
         async with self._turn:
             revision = self._revisions.current()
             desired = self._desired(document, revision)
@@ -112,12 +115,18 @@ class Configuration:
             return Report(revision.number, tuple(switches), self._settings(desired))
 
     async def apply(self, document: str) -> Report:
-        """Make it so. DocumentError; what a switch refuses is in the report, which is not `applied` then."""
+        """Apply a document. Raise DocumentError.
+
+        The report lists what a switch refused, and is not `applied` then.
+        """
 
         return await self._to_the_end(lambda: (self._desired(document, self._revisions.current()), document))
 
     async def rollback(self, number: int | None) -> Report:
-        """Back to what was applied last, or to a revision, which becomes a new one. NotFoundError."""
+        """Go back to the document that was applied last, or to a revision, which becomes a new one.
+
+        Raise NotFoundError if there is no such revision.
+        """
 
         def wanted() -> tuple[Desired, str]:
             revision = self._revisions.current() if number is None else self._revisions.get(number)
@@ -128,7 +137,7 @@ class Configuration:
     # Inside
 
     async def _to_the_end(self, wanted: Callable[[], tuple[Desired, str]]) -> Report:
-        """Apply it. Nobody who goes away in the middle leaves switches half written."""
+        """Apply it to the end, even if the caller goes away: no switch may stay half written."""
 
         async def work() -> Report:
             async with self._turn:
@@ -154,13 +163,13 @@ class Configuration:
             ) from error
 
     async def _inspect(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
-        """A switch against a document, while no job of ours is written to it."""
+        """Compare a switch with a document, while no job of ours is written to it."""
         await _come(switch)
         async with switch.lock:
             return await self._inspect_locked(switch, desired)
 
     async def _inspect_locked(self, switch: ManagedSwitch, desired: Desired) -> SwitchReport:
-        """Works also where another controller is the primary."""
+        """Compare a switch with a document, also while another controller is the primary."""
         control = switch.switch
         try:
             replaced = not await control.runs_our_program()
@@ -181,7 +190,7 @@ class Configuration:
         )
 
     def _check_ways(self, desired: Desired) -> None:
-        """NotPossibleError where a drain would take away the last way between racks that works now."""
+        """Raise NotPossibleError if a drain would take away the last working path between two racks."""
         graph, state = self._registry.links.graph, self._registry.links.state
         then = state.draining(desired.drain)
         pair = graph.parted(state, then)
@@ -190,7 +199,7 @@ class Configuration:
             raise NotPossibleError(f"drain: then {why}: wait until another is back, or drain less")
 
     async def _quiet(self) -> None:
-        """Wait for what moves by itself, as nobody is to be told of that."""
+        """Wait for changes that are under way by themselves, so that they are not reported."""
         await self._registry.manager.rerouting.quiet(_PATIENCE_S)
 
     async def _apply(self, desired: Desired, document: str) -> Report:
@@ -219,7 +228,7 @@ class Configuration:
         return Report(self._revisions.current().number, tuple(reports), settings, applied=not stopped)
 
     async def _load_programs(self, desired: Desired) -> dict[str, SwitchReport]:
-        """Our program into the switches that run another one; what was found there before."""
+        """Load our program into switches that run another one. Return the report on each before that."""
         reports = await asyncio.gather(
             *(self._inspect(switch, desired) for switch in self._registry.switches.values())
         )
@@ -232,7 +241,7 @@ class Configuration:
         return pushed
 
     async def _write(self, switch: ManagedSwitch, report: SwitchReport) -> None:
-        """One batch with all of a switch's changes."""
+        """Write all of a switch's changes in one batch."""
         changes = report.found.changes
         if not changes:
             return
@@ -252,7 +261,7 @@ class Configuration:
         logger.info("switch %s: %d of %d updates applied", switch.name, len(report.done), len(changes))
 
     def _record(self, desired: Desired, document: str) -> None:
-        """No switch has refused it: it is a revision of its own if it says something new, and in force."""
+        """Put a document that no switch refused in force; record a revision if it says something new."""
         if self.broken or not desired.means(self._in_force):
             revision = self._revisions.add(document)
             logger.info("revision %d is in force", revision.number)
@@ -265,7 +274,7 @@ class Configuration:
         self._registry.waitlist.set_quotas(None if desired.quotas is None else parse_quotas(desired.quotas))
 
     def _settings(self, desired: Desired) -> tuple[Setting, ...]:
-        """How the controller's own part of the document differs from what is in force."""
+        """Return the differences between the document's own settings of the controller and those in force."""
         now = self._in_force
         drained = (dict.fromkeys(now.drain, "drained"), dict.fromkeys(desired.drain, "drained"))
         quotas = (_flat(now.quotas), _flat(desired.quotas))
@@ -284,7 +293,7 @@ async def _come(switch: ManagedSwitch) -> None:
 
 
 def _flat(quotas: Mapping[str, Any] | None, path: str = "") -> dict[str, str]:
-    """Quotas by key: {"tenants.a.weight": "2.0"}."""
+    """Return quotas by key: {"tenants.a.weight": "2.0"}."""
     if quotas is None:
         return {"all": "as in the controller's configuration"}
     found: dict[str, str] = {}

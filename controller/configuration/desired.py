@@ -1,4 +1,4 @@
-"""The operator's document: what switches should hold beyond what jobs need. No I/O.
+"""The operator's document: the entries that switches should hold besides those of jobs. No I/O.
 
     drain: [s2, l1:s1]                # spines and links that take no new traffic
     quotas: {job_slots: 2048}         # instead of the configuration's
@@ -42,18 +42,18 @@ _SHOWN = 3000  # characters of mistakes: they travel in gRPC's trailer
 
 @dataclass(frozen=True)
 class Desired:
-    """A document's meaning. `quotas` is as JSON has it, None: the configuration's."""
+    """A document's meaning. `quotas` is as JSON has it (None: the configuration's)."""
 
     drain: frozenset[str] = frozenset()
     quotas: Mapping[str, Any] | None = None
     entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
 
     def on(self, switch: str) -> tuple[Entry, ...]:
-        """Entries and groups of one switch."""
+        """Return the entries and groups of one switch."""
         return self.entries.get(switch, ())
 
     def means(self, other: Desired) -> bool:
-        """Whether two documents say the same."""
+        """Tell whether two documents say the same."""
         return (
             self.drain == other.drain
             and self.quotas == other.quotas
@@ -62,9 +62,9 @@ class Desired:
 
 
 def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> Desired:
-    """A document's meaning; DocumentError lists its mistakes, each with line and key.
+    """Return a document's meaning. Raise DocumentError with all mistakes, each with line and key.
 
-    `base` is what the fabric itself needs on each switch, however it is drained.
+    `base`: the entries that the fabric itself needs on each switch, however it is drained.
     """
     top = read(text).mapping()
     reader = _Reader(graph, vocabulary, base)
@@ -89,7 +89,7 @@ def parse(text: str, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Se
 
 
 class _Mistakes:
-    """Mistakes so far: whoever wrote the document wants to see all of them."""
+    """The mistakes so far: the document's author sees all of them at once."""
 
     def __init__(self) -> None:
         self.found: list[DocumentError] = []
@@ -105,7 +105,7 @@ class _Mistakes:
         self.found.append(error)
 
     def mapping(self, given: Marked, known: tuple[str, ...] | None = None) -> dict[str, Marked]:
-        """Its keys and values, without those keys that are wrong."""
+        """Return its keys and values without the wrong keys, and note these."""
         return given.mapping(known, note=self.note)
 
     def raise_if_any(self) -> None:
@@ -119,7 +119,7 @@ class _Mistakes:
 
 
 class _Reader:
-    """Reads the four parts."""
+    """A reader of the document's four parts."""
 
     def __init__(self, graph: Graph, vocabulary: Vocabulary, base: Mapping[str, Sequence[Entry]]) -> None:
         self.graph = graph
@@ -207,7 +207,7 @@ class _Reader:
                             self._add(switch, Group(number, found), replicas)
 
     def _replicas(self, given: Marked) -> tuple[tuple[int, int], ...]:
-        """(port, instance) of each replica, sorted; a bare port has instance 1."""
+        """Return (port, instance) of each replica, sorted; a bare port has instance 1."""
         found: set[tuple[int, int]] = set()
         items = given.items()
         if not items:
@@ -247,7 +247,7 @@ class _Reader:
                             self._room(switch, entry, item, counts)
 
     def _entry(self, item: Marked, switch: str) -> TableEntry | None:
-        """None where something is wrong with it, all of which is noted."""
+        """Read an entry. Note all mistakes in it, and return None if there are any."""
         before = len(self.mistakes.found)
         values = self.mistakes.mapping(item, ("table", "match", "action", "params"))
         missing = [name for name in ("table", "match", "action") if name not in values]
@@ -293,7 +293,7 @@ class _Reader:
     def _named(
         self, given: Marked | None, fields: Sequence[Any], of: str, *, at: Marked
     ) -> dict[str, Marked]:
-        """The values of fields by name. Notes those that there are not, and those that are missing."""
+        """Return the values of fields by name. Note unknown and missing ones."""
         names = [field.name for field in fields]
         has = f"{of} has {', '.join(names) or 'none'}"
         values = {} if given is None else self.mistakes.mapping(given)
@@ -351,7 +351,7 @@ class _Reader:
 
 @contextmanager
 def _words(where: Marked) -> Iterator[None]:
-    """What the vocabulary does not know, said where it stands."""
+    """Turn a WordError into a DocumentError about that place."""
     try:
         yield
     except WordError as error:

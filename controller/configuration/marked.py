@@ -18,9 +18,9 @@ _MOST_BY_ALIASES = 10_000  # values; aliases of aliases make billions of a few l
 
 
 class DocumentError(InvalidRequestError):
-    """What is wrong with a document, a line for each mistake: "line 3, entries.s1[0].table: ...".
+    """Mistakes in a document, a line for each: "line 3, entries.s1[0].table: ...".
 
-    `line`: that of the only one, from 1.
+    `line`: the line of the only mistake, from 1.
     """
 
     def __init__(self, message: str, *, line: int = 0) -> None:
@@ -30,41 +30,41 @@ class DocumentError(InvalidRequestError):
 
 @dataclass(frozen=True)
 class Marked:
-    """A value of the document; `path` is its key as people write it, empty for the whole."""
+    """A value of the document; `path` is its key as people write it, empty for the whole document."""
 
     node: yaml.Node
     path: str = ""
 
     @property
     def line(self) -> int:
-        """From 1."""
+        """Line number, from 1."""
         return int(self.node.start_mark.line) + 1
 
     @property
     def where(self) -> str:
-        """Line and key."""
+        """Line and key, for messages."""
         return f"line {self.line}{', ' if self.path else ''}{self.path}"
 
     def wrong(self, why: str) -> DocumentError:
-        """The error to raise about this value."""
+        """Return the error to raise about this value."""
         return DocumentError(f"{self.where}: {why}", line=self.line)
 
     @property
     def is_null(self) -> bool:
-        """Whether nothing is given: an empty value, `~` or `null`."""
+        """True if nothing is given: an empty value, `~` or `null`."""
         return self._is_plain and self.node.value in _NULL
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it has keys."""
+        """True if it has keys."""
         return isinstance(self.node, yaml.MappingNode)
 
     def mapping(
         self, known: tuple[str, ...] | None = None, *, note: Callable[[DocumentError], None] | None = None
     ) -> dict[str, Marked]:
-        """Keys and values; null is an empty one. With `known`, any other key is an error.
+        """Return keys and values; null counts as an empty mapping. With `known`, any other key is an error.
 
-        With `note`, keys that are wrong are left out and told to that, and all others are looked at.
+        With `note`, leave out wrong keys, pass each error to it, and check all other keys.
         """
         if self.is_null:
             return {}
@@ -88,7 +88,7 @@ class Marked:
         return values
 
     def items(self) -> list[Marked]:
-        """The elements of a list; null is an empty one."""
+        """Return the elements of a list; null counts as an empty list."""
         if self.is_null:
             return []
         if not isinstance(self.node, yaml.SequenceNode):
@@ -96,13 +96,13 @@ class Marked:
         return [Marked(node, f"{self.path}[{i}]") for i, node in enumerate(self.node.value)]
 
     def text(self) -> str:
-        """A scalar as it is written."""
+        """Return a scalar as it is written."""
         if not isinstance(self.node, yaml.ScalarNode):
             raise self.wrong(f"must be a single value, not {self._kind}")
         return str(self.node.value)
 
     def number(self, least: int, most: int) -> int:
-        """A whole number from `least` to `most`, decimal or 0x..."""
+        """Return a whole number from `least` to `most`, decimal or 0x..."""
         text = self.text()
         try:
             value = int(text, 0)
@@ -113,7 +113,7 @@ class Marked:
         return value
 
     def positive(self) -> float:
-        """A number above 0."""
+        """Return a number above 0."""
         text = self.text()
         try:
             value = float(text)
@@ -124,7 +124,7 @@ class Marked:
         return value
 
     def flag(self) -> bool:
-        """true or false."""
+        """Return true or false."""
         text = self.text()
         if text not in ("true", "false"):
             raise self.wrong(f"{text!r} is neither true nor false")
@@ -142,7 +142,7 @@ class Marked:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader that refuses aliases which multiply, or are part of what they stand for."""
+    """A loader that refuses aliases that stand for too many values, or are part of what they stand for."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -181,9 +181,9 @@ class _Loader(yaml.SafeLoader):
 
 
 def read(text: str) -> Marked:
-    """Read the document's top; an empty document is null.
+    """Read the document and return its top value; an empty document is null.
 
-    DocumentError where it is neither YAML nor JSON, and where aliases make too much of it.
+    Raise DocumentError if it is neither YAML nor JSON, or if its aliases stand for too many values.
     """
     if _is_json(text):
         text = text.replace("\t", " ")  # YAML knows no tabs between tokens, JSON has none within strings

@@ -1,4 +1,4 @@
-"""P4Info's names and values as people write them (`route`, `10.9.0.0/16`, `02:00:00:00:00:01`), and back."""
+"""Names and values of P4Info as people write them (`route`, `10.9.0.0/16`, `02:00:00:00:00:01`), and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IN_HEX = re.compile(r"qp|bit$|mask$|all_ranks")
 
 
 class WordError(ValueError):
-    """A name or value that the program has no room for; the sentence says what it knows."""
+    """A name or value that the program does not know or cannot hold; the message says what it can."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Table:
 
 
 class Vocabulary:
-    """The names of one P4Info; a name may be given by its end, from a dot on, where that is enough."""
+    """The names of one P4Info. The end of a name, from a dot on, will do where it is unique."""
 
     def __init__(self, schema: Schema) -> None:
         actions = {a.preamble.id: a.preamble.name for a in schema.p4info.actions}
@@ -54,17 +54,17 @@ class Vocabulary:
         self._position = {name: i for i, name in enumerate(self.tables)}
 
     def table(self, name: str) -> Table:
-        """The table of that name; WordError."""
+        """Return the table of that name. Raise WordError."""
         return self.tables[_resolve(name, self.tables, "table")]
 
     def action(self, table: Table, name: str) -> str:
-        """The full name of a table's action; WordError."""
+        """Return the full name of a table's action. Raise WordError."""
         return _resolve(name, table.actions, f"action of table {table.name}")
 
     # Entries in words. Names that P4Info does not have (an older program's) are shown as they are.
 
     def key_words(self, entry: Entry) -> str:
-        """What an entry is called: its table and match, or its group."""
+        """Name an entry in words: its table and match, or its group."""
         if isinstance(entry, Group):
             return f"multicast group {entry.group}"
         table = self.tables.get(entry.table)
@@ -73,7 +73,7 @@ class Vocabulary:
         return f"{entry.table}[{match}]"
 
     def value_words(self, entry: Entry) -> str:
-        """What an entry does: its action, or the group's replicas."""
+        """Describe an entry's effect: its action, or the group's replicas."""
         if isinstance(entry, Group):
             return ", ".join(f"port {port} instance {instance}" for port, instance in entry.replicas)
         table = self.tables.get(entry.table)
@@ -82,7 +82,7 @@ class Vocabulary:
         return f"{entry.action.rpartition('.')[2]}({params})"
 
     def order(self, key: Key) -> tuple[int, int, Key]:
-        """Groups last, tables in P4Info's order, which is that of the pipeline."""
+        """Return a sort key: tables in P4Info's order, which is that of the pipeline, then groups."""
         if key[0] == "group":
             return (1, 0, key)
         return (0, self._position.get(key[0], len(self._position)), key)
@@ -90,11 +90,11 @@ class Vocabulary:
     # Values.
 
     def param(self, field: Field, text: str) -> int:
-        """An action's parameter. WordError."""
+        """Parse an action's parameter. Raise WordError."""
         return _parse(field, text)
 
     def match(self, field: Field, text: str) -> int | tuple[int, int]:
-        """A match's value: a number, or for a longest-prefix match (value, prefix length). WordError."""
+        """Parse a match: a number, or (value, prefix length) for a longest-prefix match. Raise WordError."""
         if not field.lpm:
             return _parse(field, text)
         base, slash, length = text.partition("/")
@@ -112,7 +112,7 @@ class Vocabulary:
 
 
 def _parse(field: Field, text: str) -> int:
-    """A number, decimal or 0x..., an IPv4 address for 32 bits, a MAC for 48. WordError."""
+    """Parse a number, decimal or 0x..., an IPv4 address for 32 bits, or a MAC for 48. Raise WordError."""
     if _MAC.fullmatch(text):
         if field.width != 48:
             raise WordError(f"{text!r} is a MAC, {field.name} has {field.width} bits")
