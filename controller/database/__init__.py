@@ -1,1 +1,1 @@
-"""What must survive a restart."""
+"""State that survives a restart."""

@@ -39,7 +39,7 @@ class Revisions:
         self._wall_clock = wall_clock
 
     def add(self, document: str) -> Revision:
-        """Record what has been applied; very old ones are forgotten."""
+        """Record the document that has been applied, and forget very old ones."""
         applied_at = self._wall_clock()
         with self._db:
             cursor = self._db.execute(
@@ -50,12 +50,12 @@ class Revisions:
         return Revision(number, applied_at, document)
 
     def current(self) -> Revision:
-        """What was applied last; number 0 where nothing ever was."""
+        """Return the revision that was applied last; its number is 0 if there is none."""
         row = self._db.execute("SELECT * FROM revisions ORDER BY number DESC LIMIT 1").fetchone()
         return Revision(*row) if row is not None else NOTHING
 
     def get(self, number: int) -> Revision:
-        """A revision by number, 0 too; NotFoundError."""
+        """Return a revision by number, 0 too. Raise NotFoundError."""
         if number == 0:
             return NOTHING
         row = self._db.execute("SELECT * FROM revisions WHERE number = ?", (number,)).fetchone()
@@ -66,5 +66,5 @@ class Revisions:
         return Revision(*row)
 
     def all(self) -> list[Revision]:
-        """All that are kept, oldest first."""
+        """Return all revisions that are kept, oldest first."""
         return [Revision(*row) for row in self._db.execute("SELECT * FROM revisions ORDER BY number")]

@@ -1,4 +1,4 @@
-"""What must survive a restart of the controller: one SQLite file (WAL), one process at a time.
+"""State that survives a restart of the controller: one SQLite file (WAL), one process at a time.
 
 A generation is never given out twice: the counter goes up in a transaction of its own before the number is
 used. The counter runs a reserve ahead, so that running jobs can get new generations while the disk is full; a
@@ -85,15 +85,15 @@ Outcome = Left | Ended | Superseded | None
 
 
 class StoreError(Exception):
-    """The database cannot be used; the message says why."""
+    """Error about a database that cannot be used; the message says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredJob:
     """A job that has a plan. `allocations`: one for each switch that holds something of it; none by ring.
 
-    `deleted`: only its allocations and its queue pairs' numbers still matter. `dropped` says, by token, why
-    the job goes on without some of `workers`; it had not reached its next generation yet.
+    `deleted`: only its allocations and its queue pairs' numbers still matter. `dropped` gives, by token, the
+    reason why the job goes on without some of `workers`; it had not reached its next generation yet.
     """
 
     spec: JobSpec
@@ -108,15 +108,15 @@ class StoredJob:
 
     @property
     def is_draft(self) -> bool:
-        """Whether it is what a job was to become: its workers have tokens, and have not heard of it."""
+        """True for a planned generation: its workers have tokens, but have not heard of it."""
         return self.phase is Phase.INSTALLING and any(token for _, token in self.workers)
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
     """The open database. Every method is one transaction.
 
-    `left_out`: how many generations are not given out because workers say that others have given them out,
-    and no switch does.
+    `left_out`: the number of generations that are not given out because workers, but no switch, say that
+    others have given them out.
     """
 
     def __init__(self, path: Path | str, *, wall_clock: Callable[[], float] = time.time) -> None:
@@ -134,7 +134,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     @property
     def connection(self) -> sqlite3.Connection:
-        """For other tables of the same file."""
+        """The open connection, for other tables of the same file."""
         return self._db
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._db.close()
 
     def explain(self, error: Exception) -> str:
-        """What went wrong; of the database, where it is and what to do, too."""
+        """Describe an error; for one of the database, say also where it is and what to do."""
         if not isinstance(error, sqlite3.Error):
             return str(error)
         return (
@@ -152,10 +152,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
         )
 
     def next_generation(self, *, spare_reserve: bool = False) -> int:
-        """A number from 1 to 2**32-1 that no job of this database has ever had.
+        """Return a number from 1 to 2**32-1 that no job of this database has ever had.
 
-        StoreError at the end; what the database raises where it cannot be written and the reserve is used up,
-        or is to be spared.
+        Raise StoreError if all are used up. Raise the database's error if it cannot be written and the
+        reserve is used up, or is to be spared.
         """
         generation = self._given + 1
         if not 0 < generation < _GENERATIONS:
@@ -173,10 +173,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return generation
 
     def is_ours(self, generation: int, name: str = "") -> bool:
-        """Whether a job of this database has had that number; `name`: the one of that name, as far as known.
+        """Tell whether a job of this database has had that number; with `name`, a job of that name, if known.
 
-        Not what was reserved and left out by a restart: where this is a backup, a job may have got that
-        afterwards, however many are given out behind it.
+        Numbers that a restart skipped in the reserve do not count, however many are given out after them: if
+        this file is a backup, a later copy may have given them to a job.
         """
         row = self._db.execute(
             "SELECT (SELECT name FROM jobs WHERE generation = ?) FROM given WHERE ? BETWEEN first AND last",
@@ -185,9 +185,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
         return row is not None and (not name or row[0] in (None, name))
 
     def outlive(self, generation: int, *, workers_say_so: bool = False) -> None:
-        """Another database has given out that number: none up to it is given out here, nor is surely ours.
+        """Note that another database has given out that number.
 
-        A switch knows what it has had, so its word makes up for all that was left out for workers before.
+        From now on, give out only higher numbers, and claim no number so far as surely ours. A switch knows
+        the numbers that it has had, so its word resets `left_out`, which counts those skipped on the word of
+        workers.
         """
         if generation <= self._given:
             return
@@ -201,29 +203,29 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self._since = generation + 1
 
     def is_doubtful(self, generation: int) -> bool:
-        """Whether that number was given out here before it was known what others had given out."""
+        """Tell whether that number was given out here before others' numbers were known."""
         return any(generation in numbers for numbers in self._doubtful)
 
     @property
     def newest_generation(self) -> int:
-        """The one given out last."""
+        """The generation that was given out last."""
         return self._given
 
     def _write(self, statement: str, *values: object) -> None:
-        """A transaction of one statement."""
+        """Run a transaction of one statement."""
         with self._db:
             self._db.execute(statement, values)
 
     # The fabric.
 
     def save_broken(self, names: Iterable[str]) -> None:
-        """Links and spines that cannot be used, by name: all of them."""
+        """Save the names of all links and spines that cannot be used."""
         with self._db:
             self._db.execute("DELETE FROM broken")
             self._db.executemany("INSERT INTO broken VALUES (?)", [(name,) for name in sorted(names)])
 
     def broken(self) -> frozenset[str]:
-        """What was saved last."""
+        """Return the names that were saved last."""
         return frozenset(name for (name,) in self._db.execute("SELECT name FROM broken"))
 
     # Jobs that were asked for by name.
@@ -235,11 +237,11 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._db.executemany("INSERT OR REPLACE INTO specs VALUES (?, ?)", rows)
 
     def forget_spec(self, name: str) -> None:
-        """Forget it; nothing where there is none."""
+        """Forget the request for a job; do nothing if there is none."""
         self._write("DELETE FROM specs WHERE name = ?", name)
 
     def specs(self) -> list[JobSpec]:
-        """All of them."""
+        """Return all requests for jobs, by name."""
         rows = self._db.execute("SELECT spec FROM specs ORDER BY name")
         return [read(JobSpec, json.loads(text)) for (text,) in rows]
 
@@ -276,9 +278,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._db.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)
 
     def supersede(self, *planes: StoredJob) -> None:
-        """A job, or a gang, goes on under new generations: they are remembered, those before are over.
+        """Save a job, or a gang, under new generations, and mark those before as over.
 
-        Those stay known for the numbers of their queue pairs (orchestration/retired.py).
+        The old generations stay known for the numbers of their queue pairs (orchestration/retired.py).
         """
         older = "name = ? AND generation < ? AND phase != ?"
         with self._db:
@@ -291,7 +293,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._forget_old()
 
     def save_allocations(self, allocations: Iterable[tuple[int, Allocation]]) -> None:
-        """Jobs, by generation, have more allocations, or other entries there."""
+        """Save allocations of jobs, by generation: new ones, or ones with other entries."""
         with self._db:
             for generation, allocation in allocations:
                 self._delete_allocation(generation, allocation.switch)
@@ -309,7 +311,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def save_phase(
         self, generation: int, phase: Phase, outcome: Outcome = None, *, deleted: bool = False
     ) -> None:
-        """A job went on. `deleted`: it has ended, and only its allocations and numbers are of interest."""
+        """Save a job's phase. `deleted`: the job has ended, and only its allocations and numbers matter."""
         with self._db:
             self._db.execute(
                 "UPDATE jobs SET phase = ?, outcome = ? WHERE generation = ?",
@@ -320,7 +322,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 self._forget_old()
 
     def save_dropped(self, generation: int, dropped: Mapping[bytes, str]) -> None:
-        """Workers of a job, by token, that it goes on without, and why."""
+        """Save the workers that a job goes on without, by token, and why."""
         reasons = {token.hex(): [why] for token, why in dropped.items()}
         with self._db:
             row = self._db.execute("SELECT workers FROM jobs WHERE generation = ?", (generation,)).fetchone()
@@ -330,7 +332,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._db.execute("UPDATE jobs SET workers = ? WHERE generation = ?", (_text(workers), generation))
 
     def release(self, generation: int, *switches: str) -> None:
-        """These switches hold nothing of the job any more. Old ended jobs are forgotten on the way."""
+        """Note that these switches hold nothing of the job any more, and forget old ended jobs."""
         with self._db:
             for switch in switches:
                 self._delete_allocation(generation, switch)
@@ -348,7 +350,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         )
 
     def hide(self, name: str) -> None:
-        """Nobody asks any more for a job that has ended, nor for its runs before: they are `deleted`."""
+        """Mark an ended job of that name, and its runs before, as `deleted`: nobody asks for them now."""
         self._write(
             "UPDATE jobs SET outcome = json_set(coalesce(outcome, '{}'), ?, json('true')) "
             "WHERE name = ? AND phase = ? AND outcome IS NOT ?",
@@ -356,7 +358,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         )
 
     def forget_job(self, generation: int) -> None:
-        """Forget a job; StoreError where the switch still holds something of it."""
+        """Forget a job. Raise StoreError if a switch still holds something of it."""
         with self._db:
             held = self._db.execute(
                 "SELECT switch FROM regions WHERE generation = ? ORDER BY switch", (generation,)
@@ -366,7 +368,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._db.execute("DELETE FROM jobs WHERE generation = ?", (generation,))
 
     def jobs(self) -> list[StoredJob]:
-        """All of them, oldest first."""
+        """Return all jobs, oldest first."""
         rows = self._db.execute(
             "SELECT generation, explicit, phase, spec, plan, workers, outcome FROM jobs ORDER BY generation"
         ).fetchall()
@@ -387,7 +389,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         ]
 
     def running(self) -> list[int]:
-        """The generations of those that are not over, oldest first."""
+        """Return the generations of the jobs that are not over, oldest first."""
         rows = self._db.execute("SELECT generation FROM jobs WHERE outcome IS NULL ORDER BY generation")
         return [generation for (generation,) in rows]
 
