@@ -1,4 +1,4 @@
-"""The addresses that switches have themselves."""
+"""The switches' own addresses."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ _LINK_LOCAL = int(IPv4Address("169.254.0.0"))
 
 
 def mac_number(mac: str) -> int:
-    """02:00:00:00:00:01 as a number."""
+    """Convert a MAC such as 02:00:00:00:00:01 to a number."""
     return int(mac.replace(":", ""), 16)
 
 
 def switch_mac(device_id: int, port: int) -> int:
-    """A locally administered MAC for a switch's side of a link: 02:70:dd:dd:pp:pp."""
+    """Return a locally administered MAC for a switch's side of a link: 02:70:dd:dd:pp:pp."""
     return 0x0270 << 32 | (device_id & 0xFFFF) << 16 | port
 
 
 def switch_ip(device_id: int) -> int:
-    """The address of a switch in tree packets: 169.254.dd.dd."""
+    """Return the address of a switch in tree packets: 169.254.dd.dd."""
     return _LINK_LOCAL | device_id & 0xFFFF

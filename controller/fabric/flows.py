@@ -34,11 +34,11 @@ COUNTERS = {
 
 @dataclass(frozen=True)
 class Ring:
-    """A job's members behind one switch in the order of the ring, and the port each is behind (by rank).
+    """A job's members behind one switch in the order of the ring, and the port of each (by rank).
 
-    Where the ring goes on in other racks, `before` is whom the first receives from, `after` whom the last
-    sends to, and `uplinks` are the ports towards the spines. Bits, shifts and indexes on the switch count by
-    the position among these members, from 0.
+    If the ring goes on in other racks, the first member receives from `before`, the last sends to `after`,
+    and `uplinks` are the ports towards the spines. Bits, shifts and indexes on the switch count by the
+    position among these members, from 0.
     """
 
     members: Sequence[Member]
@@ -54,21 +54,21 @@ class Ring:
         return len(self.members) - 1
 
     def successor(self, position: int) -> Member:
-        """The member that the one at a position sends to."""
+        """Return the member that the one at a position sends to."""
         if position < self.exit:
             return self.members[position + 1]
         return self.after or self.members[0]
 
     def is_here(self, member: Member) -> bool:
-        """Whether a member is behind this switch."""
+        """Tell whether a member is behind this switch."""
         return member.rank in self.ports
 
 
 def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rnr_timer: int) -> list[Entry]:
-    """All entries of a job on a leaf in the order to write them, but for the choice of spines.
+    """Return all entries of a job on a leaf in the order to write them, except the choice of spines.
 
-    `removal_order` takes them away. `rnr_timer`: what RNR NAKs to members that want them ask them to wait, 5
-    bits.
+    `removal_order` takes them away. `rnr_timer`: the time that RNR NAKs ask members to wait, as a code of 5
+    bits; only members that want RNR NAKs get them.
     """
     count, first, before = len(ring.members), ring.members[0], ring.before
     flows = [(position, member, ring.successor(position)) for position, member in enumerate(ring.members)]
@@ -110,22 +110,25 @@ def leaf_entries(ring: Ring, plan: Plan, region: Region, *, check_icrc: bool, rn
 
 
 def removal_order(entries: Collection[Entry]) -> tuple[list[Entry], list[Entry]]:
-    """What to remove at once, and what only when no worker can send any more.
+    """Return the entries to remove at once, and those to remove when no worker can send any more.
 
-    The guards stay until then: without flow entries they drop what is still under way. Forwarded, it would be
-    in order at the receiver and be taken for a sum.
+    The guards stay until then: without flow entries they drop packets that are still under way. If such a
+    packet were forwarded, it would be in order at the receiver and pass for a sum.
     """
     rest = [entry for entry in entries if entry.table != MEMBER_QP]
     return rest, [entry for entry in entries if entry.table == MEMBER_QP]
 
 
 def of_jobs(key: Key) -> bool:
-    """Whether only jobs have such entries: sums depend on them."""
+    """Tell whether only jobs have entries with this key, so that sums depend on them."""
     return key[0] in JOB_TABLES or (key[0] == Group.table and key[1] in JOB_GROUPS)
 
 
 def _group(ring: Ring, region: Region) -> Group:
-    """One replica for each flow whose receiver is here; the entering flow has the leaving one's position."""
+    """Make the group with one replica for each flow whose receiver is here.
+
+    The flow that enters the rack gets the replica id of the flow that leaves it.
+    """
     replicas = [
         (ring.ports[ring.successor(position).rank], position + 1)
         for position in range(len(ring.members))

@@ -11,7 +11,7 @@ from controller.config import Config
 
 @dataclass(frozen=True)
 class Link:
-    """Between a leaf and a spine. `index`: which of the leaf's uplinks it is, from 0."""
+    """Link between a leaf and a spine. `index`: its number among the leaf's uplinks, from 0."""
 
     leaf: str
     leaf_port: int
@@ -21,7 +21,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """As people write it: "l1:s2"."""
+        """Name of the link, as "l1:s2"."""
         return f"{self.leaf}:{self.spine}"
 
     def __str__(self) -> str:
@@ -30,9 +30,10 @@ class Link:
 
 @dataclass(frozen=True)
 class LinkState:
-    """What cannot be used, or shall not be: links that do not answer, spines that are away, what is drained.
+    """The links and spines that cannot or shall not be used.
 
-    `down` has names of links, `lost` of spines, `drained` of either.
+    `down`: names of links that do not answer; `lost`: names of spines that are away; `drained`: names of
+    either.
     """
 
     down: frozenset[str] = frozenset()
@@ -40,11 +41,11 @@ class LinkState:
     drained: frozenset[str] = frozenset()
 
     def usable(self, link: Link) -> bool:
-        """Whether new traffic may go there."""
+        """Tell whether new traffic may use the link."""
         return not self.why_not(link)
 
     def why_not(self, link: Link) -> str:
-        """In words; empty where the link can be used."""
+        """Say why the link cannot be used; return "" if it can."""
         if link.spine in self.drained:
             return f"{link.spine} is drained"
         if link.name in self.drained:
@@ -56,7 +57,7 @@ class LinkState:
         return ""
 
     def draining(self, drained: Iterable[str]) -> LinkState:
-        """The same with something else drained."""
+        """Return the same state with something else drained."""
         return replace(self, drained=frozenset(drained))
 
 
@@ -73,7 +74,7 @@ class Graph:
 
     @classmethod
     def of(cls, config: Config) -> Graph:
-        """Uplinks count by the order of spines."""
+        """Return the graph of a configuration. A leaf's uplinks are numbered in the order of the spines."""
         leaves, spines = config.leaves, config.spines
         links: list[Link] = []
         for leaf in leaves:
@@ -84,19 +85,19 @@ class Graph:
         return cls(leaves, spines, tuple(links))
 
     def uplinks(self, leaf: str) -> tuple[Link, ...]:
-        """A leaf's links, by index; none in a single rack."""
+        """Return a leaf's links, by index; none in a single rack."""
         return tuple(link for link in self.links if link.leaf == leaf)
 
     def downlinks(self, spine: str) -> tuple[Link, ...]:
-        """A spine's links, by leaf."""
+        """Return a spine's links, by leaf."""
         return tuple(link for link in self.links if link.spine == spine)
 
     def link(self, leaf: str, spine: str) -> Link | None:
-        """The link between the two, if there is one."""
+        """Return the link between the two, if there is one."""
         return next((link for link in self.links if (link.leaf, link.spine) == (leaf, spine)), None)
 
     def common_spines(self, leaves: Iterable[str], state: LinkState = ALL_UP) -> tuple[str, ...]:
-        """The spines that all of these leaves have a usable link to."""
+        """Return the spines that all of these leaves have a usable link to."""
         leaves = list(leaves)
         found = []
         for spine in self.spines:
@@ -106,14 +107,14 @@ class Graph:
         return tuple(found)
 
     def parted(self, before: LinkState, after: LinkState) -> tuple[str, str] | None:
-        """Two leaves that a spine joins before, and none after; None where there are no such two."""
+        """Return two leaves that a spine joins before, but none after; None if there are no such two."""
         for pair in itertools.combinations(self.leaves, 2):
             if self.common_spines(pair, before) and not self.common_spines(pair, after):
                 return pair
         return None
 
     def why_apart(self, leaves: Iterable[str], state: LinkState) -> str:
-        """Why no spine joins these leaves, in words."""
+        """Say why no spine joins these leaves."""
         leaves = list(leaves)
         reasons = []
         for spine in self.spines:
@@ -129,9 +130,10 @@ class Graph:
 
 
 def spread(count: int, spines: Iterable[str], usable: Iterable[str]) -> tuple[str, ...]:
-    """`count` buckets over the usable ones of these spines, as even as it goes; none if none is usable.
+    """Spread `count` buckets as evenly as possible over the usable ones of these spines; none if none is.
 
-    A bucket whose spine (number modulo spines) is usable stays with it, whatever becomes of others.
+    A bucket stays with its own spine (its number modulo the number of spines) while that is usable, whatever
+    happens to others.
     """
     order, good = tuple(spines), set(usable)
     if not good:

@@ -18,12 +18,12 @@ MARK_GROUP = FLOOD_GROUP + MAX_JOBS + 1  # behind those of the jobs
 
 
 def mark_of(generation: int) -> Group:
-    """What says so: the number's halves, as instances on ports 1 and 2."""
+    """Return the group that marks a generation: the number's halves, as instances on ports 1 and 2."""
     return Group(MARK_GROUP, ((1, generation >> 16), (2, generation & 0xFFFF)))
 
 
 def mark_in(entries: Iterable[Entry]) -> int:
-    """The newest generation that a switch with these entries has had; 0 where it has had none."""
+    """Return the newest generation that a switch with these entries has had; 0 if it has had none."""
     for entry in entries:
         if isinstance(entry, Group) and entry.group == MARK_GROUP:
             instances = dict(entry.replicas)

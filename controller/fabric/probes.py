@@ -1,4 +1,4 @@
-"""Which links answer probes. No I/O.
+"""Probes of links: they find the links that answer. No I/O.
 
 A probe is a frame out of a leaf's uplink; the spine's program reflects it, and the leaf's program hands it to
 the controller. A link goes down after several intervals in a row with a probe out and no answer, not even a
@@ -24,7 +24,7 @@ _NONCES = 1 << 32
 
 @dataclass
 class _Watched:
-    """A link, and what was heard of it since its last probe, if one was `sent`."""
+    """A link, and its answer since its last probe, if one was `sent`."""
 
     link: Link
     sent: bool = False
@@ -36,9 +36,9 @@ class _Watched:
 
 
 class Prober:
-    """Probes of these links, one each `interval_s`; `lost` and `found` in a row make it down and up.
+    """Probes of these links, one each per `interval_s`. `lost` misses in a row take a link down.
 
-    `down`: the links that were so at last.
+    `found` answers in a row bring it up. `down`: the links that are down at first.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Prober:
         return frozenset(name for name, watched in self._links.items() if watched.down)
 
     def silent_for(self, name: str, now: float) -> float | None:
-        """For how many seconds a link has not answered; None if it never has."""
+        """Return for how many seconds a link has not answered; None if it never has."""
         answered_at = self._links[name].answered_at
         return None if answered_at is None else now - answered_at
 
     def due(self, now: float, can_ask: Callable[[Link], bool]) -> list[tuple[Link, int]]:
-        """What to send now, links and nonces; judges what came of the probes before.
+        """Judge the probes sent before, and return the links and nonces of those to send now.
 
-        A link that cannot be asked stays what it is.
+        A link that cannot be asked keeps its state.
         """
         if not self._interval_s or now < self._due_at:
             return []
@@ -88,13 +88,13 @@ class Prober:
         return probes
 
     def not_sent(self, nonce: int) -> None:
-        """A probe could not be sent: nothing can be missed."""
+        """Note that a probe could not be sent, so that no answer to it is missed."""
         watched = self._asked.get(nonce)
         if watched is not None:
             watched.sent = False
 
     def answer(self, nonce: int, now: float) -> None:
-        """A probe came back, perhaps late."""
+        """Note that a probe came back, perhaps late."""
         watched = self._asked.get(nonce)
         if watched is not None:
             watched.answered, watched.answered_at = True, now
@@ -121,7 +121,7 @@ class Prober:
 
 
 def echo_request(link: Link, *, leaf_id: int, spine_id: int, nonce: int) -> bytes:
-    """The frame from a leaf to a spine that asks for an answer (docs/protocol.md, "Several racks")."""
+    """Return the frame from a leaf to a spine that asks for an answer (docs/protocol.md, "Several racks")."""
     macs = (switch_mac(spine_id, link.spine_port), switch_mac(leaf_id, link.leaf_port))
     ethernet = b"".join(mac.to_bytes(6, "big") for mac in macs) + struct.pack(">H", 0x0800)
     tree = struct.pack(">BBBBBBHIIBBH", _VERSION, _ECHO_REQUEST, 0, 0, 0, 0, 0, 0, nonce, 0, 0, 0)
@@ -134,14 +134,14 @@ def echo_request(link: Link, *, leaf_id: int, spine_id: int, nonce: int) -> byte
 
 
 def _icrc(ip: bytes, udp: bytes, tree: bytes) -> bytes:
-    """As RoCE's, with the tree header's halves where that has a mask and the BTH."""
+    """Compute the ICRC as for RoCE; the tree header's halves stand for RoCE's mask and BTH."""
     masked_ip = ip[:1] + b"\xff" + ip[2:8] + b"\xff" + ip[9:10] + b"\xff\xff" + ip[12:]
     masked_udp = udp[:6] + b"\xff\xff"
     return zlib.crc32(tree[:8] + masked_ip + masked_udp + tree[8:]).to_bytes(4, "little")
 
 
 def _checksum(header: bytes) -> int:
-    """IPv4's."""
+    """Compute the IPv4 header checksum."""
     total: int = sum(struct.unpack(f">{len(header) // 2}H", header))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

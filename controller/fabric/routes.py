@@ -1,4 +1,4 @@
-"""The base entries of a switch: how hosts reach each other, whatever jobs there are."""
+"""The base entries of a switch, by which hosts reach each other, whatever jobs there are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p4src import AGAIN_GROUP, RID_BACK, RID_UP
 
 
 def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entry]:
-    """Routes, MACs and addresses of the hosts behind one switch; broadcasts go to all of these."""
+    """Return routes, MACs and addresses of the hosts behind one switch; broadcasts go to all of these."""
     hosts = sorted(hosts, key=lambda host: host.port)
     entries: list[Entry] = [Group(FLOOD_GROUP, tuple((host.port, 1) for host in hosts))]
     for host in hosts:
@@ -30,7 +30,7 @@ def rack_entries(switch: SwitchConfig, hosts: Iterable[HostConfig]) -> list[Entr
 
 
 def base_entries(config: Config, switch: SwitchConfig, state: LinkState = ALL_UP) -> list[Entry]:
-    """All that a switch holds whatever jobs there are; `state` makes a difference to `ecmp_member` alone."""
+    """Return all entries that a switch needs without any job; `state` changes only `ecmp_member`."""
     graph = Graph.of(config)
     if switch.name in graph.spines:
         return _spine(config, graph, switch)
@@ -54,9 +54,9 @@ def _spine(config: Config, graph: Graph, switch: SwitchConfig) -> list[Entry]:
 
 
 def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[Entry]:
-    """What is behind each uplink of a leaf, and for each host's port and uplink a group that sends both ways.
+    """Return the entries of a leaf's uplinks, with a group for each host's port and uplink.
 
-    With such a group a partial sum goes up again and its sender is answered with an RNR NAK.
+    The group sends both ways: a partial sum goes up again, and its sender is answered with an RNR NAK.
     """
     entries: list[Entry] = []
     hosts = _by_port(config, leaf.name)
@@ -70,10 +70,10 @@ def _edges(config: Config, leaf: SwitchConfig, uplinks: Iterable[Link]) -> list[
 
 
 def _remote(config: Config, graph: Graph, leaf: SwitchConfig, state: LinkState) -> list[Entry]:
-    """The hosts of other racks, over the spines that both leaves can use.
+    """Return the routes to hosts of other racks, over the spines that both leaves can use.
 
-    A group has as many members as spread evenly over any number of spines that there are, so that a link that
-    fails changes members and nothing else. Where no spine can be used, all that are not drained stay in use.
+    A group has as many members as can be spread evenly over any number of the spines. So a failing link
+    changes only members. If no spine can be used, all spines that are not drained stay in use.
     """
     entries: list[Entry] = []
     for number, remote in enumerate(graph.leaves, 1):

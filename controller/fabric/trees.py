@@ -30,7 +30,7 @@ class Rack:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Their ranks."""
+        """The members' ranks."""
         return tuple(member.rank for member in self.members)
 
 
@@ -43,7 +43,7 @@ class Tree:
 
     @classmethod
     def of(cls, config: Config, members: Sequence[Member]) -> Tree:
-        """Racks by their smallest rank, ranks ascending inside."""
+        """Build a job's tree: racks in the order of their smallest rank, ranks ascending inside."""
         racks: dict[str, list[Member]] = {}
         for member in sorted(members, key=lambda member: member.rank):
             racks.setdefault(config.by_ip[member.ip].switch, []).append(member)
@@ -61,34 +61,34 @@ class Tree:
 
     @property
     def two_level(self) -> bool:
-        """Whether there is more than one rack, so that spines are needed."""
+        """True if there is more than one rack, so that spines are needed."""
         return len(self.racks) > 1
 
     def spines(self, state: LinkState) -> tuple[str, ...]:
-        """The spines that can add up for all of its leaves; none is needed in one rack."""
+        """Return the spines that can add up for all of its leaves; none is needed in one rack."""
         return self.graph.common_spines(self.leaves, state) if self.two_level else ()
 
     def rack(self, leaf: str) -> Rack:
-        """The rack behind a leaf."""
+        """Return the rack behind a leaf."""
         return next(rack for rack in self.racks if rack.leaf == leaf)
 
     def ranks_by_bit(self, switch: str) -> tuple[tuple[int, ...], ...]:
-        """The ranks that each bit of a slot's bitmap stands for."""
+        """Return the ranks that each bit of a slot's bitmap stands for."""
         if switch in self.leaves:
             return tuple((rank,) for rank in self.rack(switch).ranks)
         return tuple(rack.ranks for rack in self.racks)
 
     def flows_on(self, switch: str) -> int:
-        """How many flow indexes it uses on a switch."""
+        """Return the number of flow indexes that the job uses on a switch."""
         return len(self.ranks_by_bit(switch))
 
 
 def entries_on(
     config: Config, tree: Tree, switch: str, plan: Plan, region: Region, spines: Sequence[str]
 ) -> list[Entry]:
-    """A job's entries on one of its leaves or on a spine, in the order to write them.
+    """Return a job's entries on one of its leaves or on a spine, in the order to write them.
 
-    `spines`: those that shall add up, needed on a leaf of several racks.
+    `spines`: the spines that shall add up, for a leaf if there are several racks.
     """
     if switch not in tree.leaves:
         return spine_entries(tree, switch, plan, region)
@@ -116,7 +116,7 @@ def entries_on(
 
 
 def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[Entry]:
-    """A job's entries on a spine: for leaf k what comes from it, and what goes to it."""
+    """Return a job's entries on a spine: for each leaf, those for packets from it and to it."""
     count = len(tree.racks)
     links = [tree.graph.link(leaf, spine) for leaf in tree.leaves]
     ports = [link.spine_port for link in links if link is not None]
@@ -131,7 +131,7 @@ def spine_entries(tree: Tree, spine: str, plan: Plan, region: Region) -> list[En
 
 
 def chosen(how: Spread, graph: Graph, usable: Sequence[str], generation: int) -> tuple[str, ...]:
-    """Of the spines that can add up for a job, those that do: one, in turns from job to job, or all."""
+    """Choose the spines that add up for a job: one, in turns from job to job, or all usable ones."""
     if how is Spread.MESSAGES or not usable:
         return tuple(usable)
     first = generation % len(graph.spines)
@@ -140,7 +140,10 @@ def chosen(how: Spread, graph: Graph, usable: Sequence[str], generation: int) ->
 
 
 def uplink_entries(graph: Graph, leaf: str, region: Region, spines: Sequence[str]) -> list[Entry]:
-    """Which spine a leaf's partial sums go to, by message; the same on all leaves. ValueError if none."""
+    """Return the entries that choose the spine for a leaf's partial sums, by message; all leaves agree.
+
+    Raise ValueError if there is no spine, or no link to one.
+    """
     if not spines:
         raise ValueError(f"no spine for {leaf}")
     entries: list[Entry] = []
@@ -155,7 +158,7 @@ def uplink_entries(graph: Graph, leaf: str, region: Region, spines: Sequence[str
 def moved(
     graph: Graph, leaf: str, region: Region, entries: Sequence[Entry], spines: Sequence[str]
 ) -> tuple[Entry, ...]:
-    """A job's entries on a leaf with other spines to add up; as they are where there is none."""
+    """Return a job's entries on a leaf, changed to these spines; unchanged if there is none."""
     if not spines or not any(is_uplink(entry) for entry in entries):
         return tuple(entries)
     choice = uplink_entries(graph, leaf, region, spines)
@@ -163,7 +166,7 @@ def moved(
 
 
 def spines_in_use(graph: Graph, leaf: str, entries: Sequence[Entry]) -> tuple[str, ...]:
-    """The spines that a job's partial sums go to from a leaf, by its entries there."""
+    """Return the spines that a job's partial sums go to from a leaf, by its entries there."""
     used = {
         dict(entry.params)["port"] for entry in entries if isinstance(entry, TableEntry) and is_uplink(entry)
     }

@@ -1,4 +1,4 @@
-"""Edges: who is behind which port."""
+"""Edges: the host or switch behind each port."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ EDGE_PORT = "SwitchIngress.edges.port"
 
 
 def host_port(port: int, ip: IPv4Address) -> TableEntry:
-    """A host with that address, and no other."""
+    """Return the entry for a port with one host, which has that address."""
     return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.host_port", ip=int(ip))
 
 
 def fabric_port(port: int) -> TableEntry:
-    """Another switch."""
+    """Return the entry for a port with another switch."""
     return table_entry(EDGE_PORT, {"ingress_port": port}, "SwitchIngress.edges.fabric_port")

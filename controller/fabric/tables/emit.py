@@ -1,4 +1,4 @@
-"""Emit: what each copy of a sum looks like when it leaves the switch."""
+"""Emit: the headers of each copy of a sum that leaves the switch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EMIT = "SwitchEgress.emit.emit"
 def to_flow(
     group: int, position: int, sender: Member, receiver: Member, *, device_id: int, port: int
 ) -> TableEntry:
-    """On a leaf: in the connection from one worker to its successor, which is behind that port."""
+    """Return a leaf's entry for copies from a worker to its successor, which is behind that port."""
     return table_entry(
         EMIT,
         {"group": group, "rid": position + 1},
@@ -29,7 +29,10 @@ def to_flow(
 
 
 def to_leaf(group: int, position: int, before: int) -> TableEntry:
-    """On a spine: to the leaf at a position, whose workers' predecessors are behind the leaf at `before`."""
+    """Return a spine's entry for copies to the leaf at a position.
+
+    The predecessors of that leaf's workers are behind the leaf at `before`.
+    """
     return table_entry(
         EMIT,
         {"group": group, "rid": position + 1},
@@ -41,5 +44,5 @@ def to_leaf(group: int, position: int, before: int) -> TableEntry:
 
 
 def source_port(qpn: int) -> int:
-    """The UDP source port that the agent gives a connection, 0xc000..0xffff by its QPN."""
+    """Return the UDP source port that the agent gives a connection, 0xc000..0xffff by its QPN."""
     return 0xC000 | ((qpn ^ qpn >> 14) & 0x3FFF)

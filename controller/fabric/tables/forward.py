@@ -1,4 +1,4 @@
-"""Forward: where everything goes that is no job's, and a job's packets that are passed on."""
+"""Forward: routes for traffic of no job, and for a job's packets that are passed on."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _BROADCAST = 0xFFFF_FFFF_FFFF
 
 
 def next_hop(ip: IPv4Address, *, port: int, src_mac: int, dst_mac: int) -> TableEntry:
-    """To one address, out of one port."""
+    """Return the route to one address, out of one port."""
     hop = {"port": port, "src_mac": src_mac, "dst_mac": dst_mac}
     return table_entry(ROUTE, {"dst_ip": (int(ip), 32)}, _NEXT_HOP, **hop)
 
 
 def ecmp(ip: IPv4Address, *, group: int, size: int) -> TableEntry:
-    """To one address, by any member of a group."""
+    """Return the route to one address, by any member of a group."""
     return table_entry(ROUTE, {"dst_ip": (int(ip), 32)}, "SwitchIngress.forward.ecmp", group=group, size=size)
 
 
 def ecmp_member(group: int, index: int, *, port: int, src_mac: int, dst_mac: int) -> TableEntry:
-    """One way of a group."""
+    """Return the entry of one path of a group."""
     hop = {"port": port, "src_mac": src_mac, "dst_mac": dst_mac}
     return table_entry(ECMP_MEMBER, {"group": group, "index": index}, _NEXT_HOP, **hop)
 
 
 def to_port(mac: str, port: int) -> TableEntry:
-    """What is no IP, to a host behind this switch."""
+    """Return the entry for traffic other than IP, to a host behind this switch."""
     return table_entry(MAC, {"dst_mac": mac_number(mac)}, "SwitchIngress.forward.to_port", port=port)
 
 
 def flood(group: int) -> TableEntry:
-    """Broadcasts, to all of a multicast group."""
+    """Return the entry that sends broadcasts to a multicast group."""
     return table_entry(MAC, {"dst_mac": _BROADCAST}, FLOOD, group=group)

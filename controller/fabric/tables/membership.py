@@ -1,4 +1,4 @@
-"""Membership: which packets from hosts are a job's, and who may send to its queue pairs."""
+"""Membership: the packets from hosts that belong to a job, and the senders allowed to its queue pairs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ def data_flow(
     rnr_timer: int,
     exit_position: int | None,
 ) -> TableEntry:
-    """Data of one of `count` workers; `exit_position`: of the worker whose flow leaves the rack."""
+    """Return the entry for data of one of `count` workers.
+
+    `exit_position`: the position of the worker whose flow leaves the rack.
+    """
     return table_entry(
         FLOW,
         _key(port, sender, receiver, receiver.qpn_in),
@@ -46,7 +49,7 @@ def data_flow(
 
 
 def ack_flow(port: int, sender: Member, receiver: Member, plan: Plan, flow: int) -> TableEntry:
-    """ACKs of what `sender` sends, as they come in from `receiver`."""
+    """Return the entry for ACKs from `receiver` of packets from `sender`."""
     return table_entry(
         FLOW,
         _key(port, receiver, sender, sender.qpn_out),
@@ -59,13 +62,16 @@ def ack_flow(port: int, sender: Member, receiver: Member, plan: Plan, flow: int)
 
 
 def pass_on(port: int, sender: Member, receiver: Member, *, acks: bool = False) -> TableEntry:
-    """Data that enters the rack, or its ACKs, which leave: the sender's own leaf has the flow."""
+    """Return the entry for data that enters the rack, or for its ACKs, which leave.
+
+    The flow itself is on the sender's own leaf.
+    """
     ends = (receiver, sender, sender.qpn_out) if acks else (sender, receiver, receiver.qpn_in)
     return table_entry(FLOW, _key(port, *ends), "SwitchIngress.membership.pass_on")
 
 
 def guards(flow: int, sender: Member, receiver: Member) -> list[Entry]:
-    """Both QPs of a flow take packets from its two ends only."""
+    """Return the entries by which both QPs of a flow take packets only from its two ends."""
     return [
         table_entry(
             MEMBER_QP,

@@ -1,4 +1,4 @@
-"""Tree: which job a packet from another switch belongs to."""
+"""Tree: the job that a packet from another switch belongs to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TREE_JOB = "SwitchIngress.tree.job"
 
 
 def sums(plan: Plan, region: Region, *, count: int, position: int) -> dict[str, int]:
-    """What an entry says of a job whose sums are of `count` parts, about the part at a position."""
+    """Return the parameters of a job's sums of `count` parts, for the part at a position."""
     return {
         "all_ranks": (1 << count) - 1,
         "region": region.base,
@@ -24,7 +24,7 @@ def sums(plan: Plan, region: Region, *, count: int, position: int) -> dict[str, 
 
 
 def from_spine(port: int, plan: Plan, region: Region, *, count: int, position: int) -> TableEntry:
-    """On a leaf with `count` workers; the flow at that position leaves the rack."""
+    """Return the entry on a leaf with `count` workers; the flow at that position leaves the rack."""
     return table_entry(
         TREE_JOB,
         {"ingress_port": port, "generation": plan.generation},
@@ -35,7 +35,7 @@ def from_spine(port: int, plan: Plan, region: Region, *, count: int, position: i
 
 
 def from_leaf(port: int, plan: Plan, region: Region, *, count: int, position: int) -> TableEntry:
-    """On a spine, from the leaf at a position of `count`."""
+    """Return the entry on a spine for packets from the leaf at a position of `count`."""
     return table_entry(
         TREE_JOB,
         {"ingress_port": port, "generation": plan.generation},
@@ -48,7 +48,7 @@ def from_leaf(port: int, plan: Plan, region: Region, *, count: int, position: in
 
 
 def generation_of(entries: Iterable[Entry]) -> int:
-    """The generation of a job of several racks, by its entries on one of its switches."""
+    """Return the generation of a job of several racks, by its entries on one of its switches."""
     found = (entry for entry in entries if isinstance(entry, TableEntry) and entry.table == TREE_JOB)
     generation = dict(next(found).match)["generation"]
     assert isinstance(generation, int)

@@ -1,4 +1,4 @@
-"""TreeOut: what packets between switches look like on each link."""
+"""TreeOut: the addresses of packets between switches, by link."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TREE_LINK = "SwitchEgress.tree_out.link"
 
 
 def over(near: SwitchConfig, port: int, far: SwitchConfig, far_port: int) -> TableEntry:
-    """From one switch, out of that port, to the other."""
+    """Return the entry for packets from one switch, out of that port, to the other."""
     return table_entry(
         TREE_LINK,
         {"egress_port": port},
