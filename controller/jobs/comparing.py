@@ -1,4 +1,4 @@
-"""Workers have called different collectives: collects what each has called, for the error message. No I/O.
+"""Comparison of the calls of workers that disagree, for the error message. No I/O.
 
 The first worker that meets a mismatch reports it, with its own call. The controller asks all others. They
 answer at once, even if they have not called anything yet, and again as soon as they have. The job ends for
@@ -20,9 +20,9 @@ _LONGEST_S = 5.0
 
 @dataclass
 class Comparison:
-    """Of collective `collective`, from `since` on. `ranks`: the job's. `reason`: what gave rise to it.
+    """Comparison of the calls of `ranks` as collective `collective`, begun at `since` for `reason`.
 
-    `each`: what a rank is, in words: of a plane of a gang, a machine.
+    `each`: the word for a rank in messages; in a plane of a gang, "machine".
     """
 
     collective: int
@@ -33,7 +33,7 @@ class Comparison:
     answers: dict[int, str] = field(default_factory=dict)  # in words, as a sentence goes on behind a rank
 
     def called(self, rank: int, called: Called) -> None:
-        """What a worker says. Of what it says, the first call counts."""
+        """Note a worker's call. Only its first answer with a call counts."""
         if not called.what:
             return
         what = called.what[:LONGEST_CALL]
@@ -42,11 +42,11 @@ class Comparison:
         self.answers.setdefault(rank, f": {what}")
 
     def gone(self, rank: int, why: str) -> None:
-        """A worker will not say anything more."""
+        """Note that a worker will not say anything more."""
         self.answers.setdefault(rank, f" has not said what it has called: {why}")
 
     def update(self, workers: Mapping[int, WorkerState]) -> None:
-        """Who has left after its first so many collectives, or is lost, calls nothing more."""
+        """Note the workers that call nothing more: they are lost, or have left before this collective."""
         for rank, worker in workers.items():
             if worker.lost:
                 self.gone(rank, "it is lost")
@@ -55,16 +55,16 @@ class Comparison:
 
     @property
     def is_complete(self) -> bool:
-        """Nobody is waited for."""
+        """True if no worker is waited for."""
         return self.ranks <= self.answers.keys()
 
     def is_late(self, now: float, limit_s: float) -> bool:
-        """Nobody is waited for any more."""
+        """Tell whether it has taken too long, so that nobody is waited for any more."""
         return now - self.since > min(limit_s, _LONGEST_S)
 
     @property
     def outcome(self) -> str:
-        """Who has called what, for all."""
+        """The calls of all ranks, as one sentence for everybody."""
         ranks: dict[str, list[int]] = {}  # by what they have said
         for rank in sorted(self.ranks):
             ranks.setdefault(self.answers.get(rank, " has not called it"), []).append(rank)
@@ -77,7 +77,10 @@ class Comparison:
 
 
 def in_vain(workers: Mapping[int, WorkerState]) -> tuple[int, str] | None:
-    """A collective that one worker is in and another has left before, and that in words: it has no result."""
+    """Find a collective that one worker is in and another has left before, so that it never has a result.
+
+    Return it with the reason in words; None if there is none.
+    """
     for worker in workers.values():
         for away in workers.values():
             if worker.in_collective is None or away.left_after is None:
@@ -92,7 +95,7 @@ def _counted(collectives: int) -> str:
 
 
 def _listed(ranks: Iterable[int]) -> str:
-    """In order: "3", or "0-2, 5"; behind "rank", whose verbs then suit both."""
+    """List ranks in order, as "3" or "0-2, 5". The text follows "rank", whose verbs then suit both."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][-1] == rank - 1:

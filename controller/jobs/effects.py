@@ -1,4 +1,4 @@
-"""What a job's state machine asks for: messages to workers, and work for the controller."""
+"""Effects that a job's state machine asks for: messages to workers, and work for the controller."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from controller.jobs.renewals import Cause
 
 @dataclass(frozen=True)
 class Superseded:
-    """The job went on under another generation. Nobody is told."""
+    """The outcome of a job that went on under another generation. Nobody is told."""
 
 
 @dataclass(frozen=True)
 class Tell:
-    """Say that to a worker, which has a session."""
+    """Message to a worker; the controller sends it if the worker has a session."""
 
     rank: int
     event: FromController
@@ -24,7 +24,7 @@ class Tell:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Who has joined this plane of a gang has changed: tell all planes, by `Job.gathered`."""
+    """A worker of this plane has joined or withdrawn: tell all planes of the gang, by `Job.gathered`."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Install:
 
 @dataclass(frozen=True)
 class Vacated:
-    """All who had joined have withdrawn."""
+    """All workers that had joined have withdrawn."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ class Lost:
 
 @dataclass(frozen=True)
 class MachineLost:
-    """A plane goes on without a worker: so do all others, without those of its machine.
+    """A plane goes on without a worker: all others go on without those of its machine.
 
-    `machine`: the rank that they joined with. `rank`: of the worker. `has_stopped`: it returns nothing more.
+    `machine`: the rank that they joined with. `rank`: that worker's rank. `has_stopped`: it returns nothing
+    more.
     """
 
     machine: int
@@ -94,28 +95,26 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Detach:
-    """Nothing may be added up in the old generation any more. Comes before the Renew that is told."""
+    """No sum may be made in the old generation any more. Comes before the Renew that is told."""
 
 
 @dataclass(frozen=True)
 class Rebuild:
-    """All workers have said where they stand: make a plan of this generation, write the switches, then call
-    `renewed`.
-    """
+    """All workers have said where they stand: plan this generation, write the switches, call `renewed`."""
 
     renewal: int
 
 
 @dataclass(frozen=True)
 class Renumbered:
-    """Workers have other ranks from here on: by the rank before, the one now. Who is not in it is gone."""
+    """Workers have other ranks from here on: each new rank by the one before. Others are gone."""
 
     ranks: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class WentOn:
-    """All are up again: the job runs. Comes before the Start that is told."""
+    """All workers are up again: the job runs. Comes before the Start that is told."""
 
     cause: Cause
 

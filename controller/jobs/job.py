@@ -1,4 +1,4 @@
-"""One job as a state machine: who has joined, who may start, who is missing, when all may leave.
+"""One job as a state machine: joining, starting, moves, renewals, lost workers and leaving.
 
 `jobs/states.py` has the states, and the table of which follows which. Only `_becomes` changes the state of a
 job once it is made. `hear` takes what a worker says; the controller makes all other calls. `take_effects`
@@ -53,11 +53,11 @@ from controller.jobs.workers import Workers, WorkerState, require_alike
 
 
 class Job:
-    """See the top of the file. `explicit`: it was created, and not by the first worker that joined.
+    """A job; the top of the file says more. `explicit`: it was created, and not by the first worker to join.
 
-    `move` and `renewal`: that which is under way; `comparison`: of what workers have called, before it ends.
-    `numbered`: how many messages its generation has had. `newest`: the newest generation that a worker has
-    come back from; the database may be older.
+    `move` and `renewal`: those under way; `comparison`: of workers' calls, before the job ends for a
+    mismatch. `numbered`: the number of messages in its generation so far. `newest`: the newest generation
+    that a worker has come back from; the database may be older.
     """
 
     def __init__(self, spec: JobSpec, timing: Timing, *, explicit: bool = False) -> None:
@@ -89,7 +89,7 @@ class Job:
         outcome: Left | Ended | effects.Superseded | None = None,
         dropped: Mapping[bytes, str] | None = None,
     ) -> Job:
-        """A job from before a restart of the controller: it lives if all workers resume in time.
+        """Make a job from before a restart of the controller: it lives if all workers resume in time.
 
         With an `outcome` it is over, and had gone on without those `dropped` before.
         """
@@ -108,7 +108,10 @@ class Job:
         return job
 
     def generation_so_far(self) -> Job:
-        """Its generation as a job that is over: what it leaves on switches when it goes on under another."""
+        """Return its generation so far as a job that is over.
+
+        The record of what it leaves on switches when the job goes on under another generation needs that.
+        """
         job = Job(self.spec, self.timing, explicit=self.explicit)
         for rank, worker in self.workers.everybody.items():
             job.workers[rank] = replace(worker, knows_end=False)
@@ -116,7 +119,7 @@ class Job:
         return job
 
     def draft(self) -> Job:
-        """The job as it will be when it is renewed: new QPs, ranks without gaps."""
+        """Return the job as it will be when it is renewed: new QPs, ranks without gaps."""
         assert self.renewal is not None
         job = Job(self.spec, self.timing, explicit=self.explicit)
         job._state = State.INSTALLING
@@ -128,27 +131,27 @@ class Job:
 
     @property
     def state(self) -> State:
-        """Where it is in jobs/states.py."""
+        """State in jobs/states.py."""
         return self._state
 
     @property
     def phase(self) -> Phase:
-        """The same as people see it."""
+        """Phase that people see."""
         return self._state.phase
 
     @property
     def live(self) -> bool:
-        """Not over."""
+        """True if the job is not over."""
         return self._state is not State.ENDED
 
     @property
     def is_set_up(self) -> bool:
-        """It runs, or shall run as soon as all workers are up."""
+        """True if it runs, or shall run as soon as all workers are up."""
         return self.phase in (Phase.READY, Phase.RUNNING)
 
     @property
     def members(self) -> list[Member]:
-        """Those who have joined, by rank."""
+        """The members that have joined, by rank."""
         return self.workers.members
 
     @property
@@ -158,7 +161,7 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        """How many workers it has; in an elastic job fewer and fewer."""
+        """The number of workers; in an elastic job it can shrink."""
         return self.spec.world_size if self.plan is None else len(self.workers)
 
     @property
@@ -170,7 +173,7 @@ class Job:
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether the job may have gone on without some of the workers that have a part in it.
+        """True if the job may have gone on without some of the workers that have a part in it.
 
         A database that is from a backup, or on a disk that was full, does not know that; the workers do.
         """
@@ -180,26 +183,27 @@ class Job:
 
     @property
     def offered(self) -> list[Member]:
-        """Workers as they shall be, as far as they have said which QPs they have for that."""
+        """The workers that have offered new QPs for a renewal, as they will be."""
         if self.renewal is None or self._state is State.RAISING:
             return []
         return self.renewal.members(self.workers)
 
     def rank_of(self, rank: int, token: bytes, generation: int | None = None) -> int:
-        """The rank now of the worker with that token, which had `rank` in that generation (None: this one).
+        """Return the present rank of the worker with that token, which had `rank` in that generation.
 
-        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
+        None: the present generation. Raise InvalidRequestError if the token is another's, NotPossibleError if
+        its worker was dropped.
         """
         this = generation is None or (self.plan is not None and generation == self.plan.generation)
         return self.workers.rank_of(self.spec.name, rank, token, has_been_renumbered=not this)
 
     def take_effects(self) -> list[effects.Effect]:
-        """What has to be done, in order; each once."""
+        """Return the effects to carry out, in order, each once."""
         taken, self._effects = self._effects, []
         return taken
 
     def _becomes(self, state: State) -> None:
-        """The one place where a job's state changes."""
+        """Change the job's state. No other place does."""
         self._state = require(self._state, state)
         if self._state not in MOVING:
             self.move = None
@@ -217,7 +221,7 @@ class Job:
         elastic: bool = False,
         gang: Gang | None = None,
     ) -> None:
-        """Raise what speaks against taking this worker in: InvalidRequestError, ConflictError."""
+        """Raise InvalidRequestError or ConflictError if this worker cannot be taken in."""
         require_alike(
             self._spec_for(gang),
             self.workers,
@@ -235,7 +239,7 @@ class Job:
             )
 
     def _spec_for(self, gang: Gang | None) -> JobSpec:
-        """A job that was created is a plane where its first worker says so."""
+        """Return the spec; a created job becomes a plane if its first worker says so."""
         free = self.explicit and not self.workers and self.spec.gang is None
         return replace(self.spec, gang=gang) if free else self.spec
 
@@ -249,7 +253,7 @@ class Job:
         elastic: bool = False,
         gang: Gang | None = None,
     ) -> None:
-        """Take a worker in; `check` says what is raised."""
+        """Take a worker in. Raise what `check` raises."""
         self.check(member, world_size, tenant, elastic=elastic, gang=gang)
         self.spec = self._spec_for(gang)
         self._becomes(State.JOINING)
@@ -263,9 +267,10 @@ class Job:
             self._effects.append(effects.Gathered())
 
     def gathered(self, missing_workers: tuple[str, ...] = ()) -> None:
-        """Somebody has joined, here or in another plane of the gang, or withdrawn; in words, who has not.
+        """Note that a worker has joined or withdrawn, here or in another plane of the gang.
 
-        A job is set up when all have joined, a plane when all of its gang have.
+        `missing_workers`: in words, those still missing. A job is set up when all workers have joined, a
+        plane when all of its gang have.
         """
         if self._state is not State.JOINING:
             return
@@ -276,12 +281,12 @@ class Job:
             self._effects.append(effects.Install())
 
     def has_not_heard(self, member: Member) -> bool:
-        """Whether a worker that joins has been taken in already, as nobody else has these QPs and PSN."""
+        """Tell whether a worker that joins has been taken in already: nobody else has its QPs and PSN."""
         worker = self.workers.get(member.rank)
         return self._state is State.READY and worker is not None and worker.member == member and not worker.up
 
     def join_again(self, rank: int, now: float) -> None:
-        """It is told so once more, and belongs to this generation: it has never heard of another."""
+        """Send Ready once more to a worker that never heard it; it belongs to this generation."""
         assert self.plan is not None
         worker = self.workers[rank]
         worker.connected, worker.generation = True, self.plan.generation
@@ -289,7 +294,7 @@ class Job:
         self._tell(rank, self._ready(rank))
 
     def planned(self, plan: Plan, tokens: Mapping[int, bytes], now: float) -> None:
-        """The switch is written. The tokens, by rank, let workers resume."""
+        """Note that the switches are written, and send Ready. The tokens, by rank, let workers resume."""
         if self._state is not State.INSTALLING:
             raise NotPossibleError(f"job {self.spec.name} is {self.phase.name}, nobody waits for its plan")
         self._becomes(State.READY)
@@ -302,7 +307,7 @@ class Job:
     # What workers say.
 
     def hear(self, rank: int, said: FromWorker, now: float) -> None:
-        """A worker says something. NotPossibleError, InvalidRequestError where it says what it must not."""
+        """Act on a worker's message. Raise NotPossibleError or InvalidRequestError if it may not send it."""
         if isinstance(said, (Up, Leave)) and self.plan is None and self.live:
             what = "ready to start" if isinstance(said, Up) else "leaving"
             raise NotPossibleError(f"{self.workers[rank].member} is {what}, but has not heard Ready")
@@ -339,10 +344,11 @@ class Job:
                 raise InvalidRequestError(f"{type(said).__name__.lower()} in the middle of a session")
 
     def _heartbeat(self, rank: int, beat: Heartbeat, now: float) -> None:
-        """A worker lives. In an elastic job it may return results for a while after it hears that this came.
+        """Note that a worker lives. In an elastic job, answer, which renews its lease to return results.
 
-        Not so whoever is being given up, or keeps a renewal waiting and may be given up for that; nor anybody
-        before all have come back after a restart, as this one may have been given up before it.
+        Do not renew the lease of a worker that is being dropped, or that keeps a renewal waiting and may be
+        dropped for that. After a restart, renew none before all workers have come back: this one may have
+        been dropped before it.
         """
         is_current = self.plan is not None and beat.generation == self.plan.generation
         if is_current:
@@ -356,7 +362,7 @@ class Job:
             self._tell(rank, Heartbeat(number=beat.number))
 
     def _up(self, rank: int) -> None:
-        """A worker's QPs are ready."""
+        """Note that a worker's QPs are ready, and let the job run when all are."""
         self.workers[rank].up = True
         if self._state is State.RAISING:
             assert self.renewal is not None
@@ -372,7 +378,7 @@ class Job:
             self._tell(rank, Start())
 
     def _leave(self, rank: int, collectives: int | None, now: float) -> None:
-        """A worker is done, has called so many collectives, and stays only for its peers' sake."""
+        """Note that a worker is done after so many calls, and stays only for its peers' sake."""
         worker = self.workers[rank]
         worker.leaving, worker.left_after, worker.in_collective = True, collectives, None
         if not self.live:
@@ -390,9 +396,9 @@ class Job:
                 self._tell(other, Waiting(there))
 
     def _abort(self, rank: int, reason: str, plane: int | None = None) -> None:
-        """A worker wants the job to end; an elastic one goes on without it.
+        """End the job as a worker asks; an elastic one goes on without that worker.
 
-        `plane`: another worker of its machine is why.
+        `plane`: the cause is another worker of its machine, in that plane.
         """
         reason = reason or f"{self.workers[rank].member} gave up without saying why"
         if self.comparison is not None:  # it ends; this one may have failed as another has stopped for that
@@ -403,7 +409,7 @@ class Job:
             self.end(reason, EndCause.WORKER_ABORTED, rank=rank, plane=self._other_plane(plane))
 
     def _other_plane(self, plane: int | None) -> int | None:
-        """The plane where it is another one of this gang."""
+        """Return the plane if it is another one of this gang, else None."""
         gang = self.spec.gang
         if gang is None or plane is None or plane == gang.plane or plane not in range(gang.planes):
             return None
@@ -412,7 +418,7 @@ class Job:
     # Sessions that end, and begin again.
 
     def closed(self, rank: int) -> None:
-        """A worker ended its session on purpose, without having left."""
+        """Note that a worker ended its session on purpose, before everybody had left."""
         worker = self.workers[rank]
         worker.connected = False
         reason = f"{worker.member} closed its session before everybody had left"
@@ -422,7 +428,7 @@ class Job:
             self._lose(rank, reason)
 
     def broken(self, rank: int) -> None:
-        """A worker's session broke; before Ready there is no way back for it."""
+        """Note that a worker's session broke; before Ready there is no way back for it."""
         worker = self.workers[rank]
         worker.connected = False
         if not worker.recovered:  # else this is about the time when the controller was away
@@ -434,16 +440,16 @@ class Job:
             self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def heard_end(self, rank: int) -> None:
-        """A worker ended its session after it was told that the job is over."""
+        """Note that a worker ended its session after it was told that the job is over."""
         if not self.live and rank in self.workers:
             self.workers[rank].knows_end = True
 
     def resume(
         self, rank: int, token: bytes, now: float, generation: int | None = None, answered: Sequence[int] = ()
     ) -> None:
-        """A worker is back, and knows of that generation; what is raised says `rank_of`.
+        """Take back a worker that knows of that generation. Raise what `rank_of` raises.
 
-        `answered`: the renewals that it has answered since, and has not heard the end of.
+        `answered`: the renewals that it has answered since, without hearing their end.
         """
         rank = self.rank_of(rank, token, generation)
         worker = self.workers[rank]
@@ -476,7 +482,7 @@ class Job:
                 self._tell(rank, Moved(0, self.plan.mode, self.plan.mode_reason))
 
     def _is_ahead(self, generation: int) -> bool:
-        """Whether a worker that knows of that generation takes no part: the database was an older one."""
+        """Tell whether a worker is ahead of the renewal, so that it takes no part: the database was older."""
         assert self.renewal is not None
         number = self.renewal.number
         return generation > number or (generation == number and self._state is State.ASKING)
@@ -484,7 +490,7 @@ class Job:
     # Moving.
 
     def why_not_move(self) -> str:
-        """Why the job cannot be moved now; empty if it can."""
+        """Say why the job cannot be moved now; return "" if it can."""
         if self.phase is not Phase.RUNNING:
             return f"it is {self.phase.name.lower()}"
         if self.renewal is not None:
@@ -499,7 +505,7 @@ class Job:
         return ""
 
     def move_to(self, mode: Mode, number: int, now: float) -> None:
-        """Begin to move; `number` tells one move from another. NotPossibleError: `why_not_move`."""
+        """Begin a move; `number` tells one from another. Raise NotPossibleError if `why_not_move` says so."""
         if why := self.why_not_move():
             raise NotPossibleError(f"job {self.spec.name} cannot be moved: {why}")
         self._becomes(State.PAUSING)
@@ -507,16 +513,22 @@ class Job:
         self._tell_all(self.move.saying)
 
     def _moving(self, state: State, number: int) -> Move | None:
-        """The move, where a worker's answer is to this step of it; others are old."""
+        """Return the move if a worker's answer is to this step of it; other answers are old."""
         return self.move if self._state is state and self.move and self.move.number == number else None
 
     def moved(self, mode: Mode, reason: str) -> None:
-        """The switches are written, or could not be: all go on, in this mode. Nothing after the job's end."""
+        """End a move, as the switches are written or could not be: all go on in this mode.
+
+        Do nothing after the job's end.
+        """
         if self._state is State.RELOCATING:
             self._move_ends(mode, reason)
 
     def call_off(self, reason: str, *, at_switches: bool = False) -> None:
-        """Move no more, unless the switches are being written. `at_switches`: they are not, if all hold."""
+        """Call off the move, unless the switches are being written.
+
+        With `at_switches`, call it off even if all workers hold: the switches are not being written.
+        """
         states = MOVING if at_switches else (State.PAUSING, State.HOLDING)
         if self._state in states and self.plan is not None:
             self._effects.append(effects.Stayed(reason))
@@ -533,7 +545,7 @@ class Job:
     # Renewing.
 
     def renew(self, number: int, cause: Cause, reason: str, now: float) -> None:
-        """Begin to go on as generation `number`, instead of a renewal under way. NotPossibleError.
+        """Begin to go on as generation `number`, in place of a renewal under way. Raise NotPossibleError.
 
         A job that is only ready runs from here on: its workers, up or not, wait for what comes next.
         """
@@ -549,7 +561,7 @@ class Job:
         self._tell_all(Renew(number, reason))
 
     def awaits(self, rank: int, number: int) -> bool:
-        """Whether that renewal is waiting to hear where a worker stands."""
+        """Tell whether that renewal is waiting for a worker's answer."""
         renewal = self.renewal
         return (
             renewal is not None
@@ -559,7 +571,7 @@ class Job:
         )
 
     def _renewing(self, rank: int, answer: Renewing) -> None:
-        """A worker sends nothing any more in the old generation, and says where it stands."""
+        """Note a worker's answer to Renew: it sends nothing more in the old generation."""
         if self.spec.elastic and self.spec.gang is not None and answer.gang_collective is None:
             raise InvalidRequestError(
                 f"{self.workers[rank].member} does not say in which collective of its elastic gang it is: "
@@ -588,11 +600,11 @@ class Job:
         )
 
     def is_rebuilding(self, number: int) -> bool:
-        """Whether `renewed` is what that renewal waits for."""
+        """Tell whether that renewal waits for the call of `renewed`."""
         return self._state is State.REBUILDING and self.renewal is not None and self.renewal.number == number
 
     def renewed(self, plan: Plan, now: float, agreed: Agreed) -> None:
-        """The switches are written: everybody comes up in the generation of the plan."""
+        """Bring all workers up in the generation of the plan, as the switches are written."""
         renewal = self.renewal
         if renewal is None or not self.is_rebuilding(plan.generation):
             raise NotPossibleError(f"job {self.spec.name}: nobody waits for generation {plan.generation}")
@@ -606,7 +618,7 @@ class Job:
             self._tell_renewal(rank, now)
 
     def has_stopped(self, token: bytes) -> bool:
-        """Whether a worker has taken down its connections for a renewal, and waits."""
+        """Tell whether a worker has taken down its connections for a renewal, and waits."""
         renewal = self.renewal
         return renewal is not None and any(
             worker.token == token and (self._state is not State.ASKING or rank not in renewal.waiting)
@@ -614,7 +626,7 @@ class Job:
         )
 
     def _tell_renewal(self, rank: int, now: float) -> None:
-        """What a worker has to know of the renewal now."""
+        """Tell a worker the present step of the renewal."""
         renewal = self.renewal
         assert renewal is not None
         if self._state is State.RAISING:
@@ -637,7 +649,10 @@ class Job:
     # Calls that do not match.
 
     def _disagrees(self, rank: int, called: Called, reason: str, now: float) -> None:
-        """A worker has met another call than its own: the job ends, elastic or not, when all are known."""
+        """Compare the calls of all workers, as one has met another call than its own.
+
+        The job ends when all are known, elastic or not.
+        """
         if not self.is_set_up:
             self._abort(rank, reason)
         elif self.comparison is None:
@@ -645,19 +660,19 @@ class Job:
         self._called(rank, called, now)
 
     def tell_who_is_missing(self, stuck: effects.Stuck, who: str) -> None:
-        """A worker that asked hears whom its collective waits for."""
+        """Tell a worker that asked which workers its collective waits for."""
         for rank, worker in self.workers.items():
             if worker.token == stuck.token and self.live:
                 self._tell(rank, Lacking(stuck.collective, who))
 
     def _called(self, rank: int, called: Called, now: float) -> None:
-        """What a worker has called, as it was asked."""
+        """Note a worker's call, which it was asked for."""
         if self.is_set_up and self.comparison is not None:
             self.comparison.called(rank, called)
             self._compared(now)
 
     def _find_who_waits_in_vain(self, now: float) -> None:
-        """A collective that one has left before will never have a result."""
+        """Compare calls if a worker is in a collective that another has left before: it has no result."""
         if not self.is_set_up or self.comparison is not None or self.renewal is not None:
             return
         if found := in_vain(self.workers):
@@ -678,7 +693,7 @@ class Job:
                 self._tell(rank, Compare(collective))
 
     def _compared(self, now: float) -> None:
-        """End the job where it is known who has called what, or nobody is waited for any more."""
+        """End the job if all calls are known, or nobody is waited for any more."""
         comparison = self.comparison
         assert comparison is not None
         comparison.update(self.workers)
@@ -705,7 +720,7 @@ class Job:
             self.end(reason, EndCause.WORKER_LOST, rank=rank)
 
     def go_on_without(self, token: bytes, reason: str, first_message: int | None = None) -> None:
-        """A worker that is lost has no part in the job any more; one that is not elastic ends."""
+        """Go on without a lost worker; a job that is not elastic ends."""
         rank = next((r for r, worker in self.workers.items() if worker.token == token and worker.lost), None)
         if rank is None or not self.live or self.comparison is not None:
             return
@@ -715,17 +730,17 @@ class Job:
             self.end(reason, EndCause.WORKER_LOST, rank=rank, first_message=first_message)
 
     def drop_again(self, dropped: Mapping[bytes, str]) -> None:
-        """Workers, by token, that the job was to go on without when the controller was restarted."""
+        """Drop the workers, by token, that the job was to go on without when the controller was restarted."""
         for rank, worker in sorted(self.workers.items()):
             if worker.token in dropped and self._can_lose_workers:
                 self._drop(rank, dropped[worker.token], has_stopped=False)
 
     def _drop_left_behind(self) -> bool:
-        """A later generation than some workers know of has run: without them, as it waits for all of its own.
+        """Drop workers that a later generation has run without, and tell whether there was one.
 
-        The database had not got it. They may hold a sum in which they have a part, and which the others have
-        done anew without them, so there is no way back. Only elastic jobs leave anybody behind. Whether
-        there was one.
+        The database did not have that generation, which had waited for all of its own workers. Those left
+        behind may hold a sum with a part of theirs, which the others have computed anew without them, so
+        there is no way back. Only elastic jobs leave workers behind.
         """
         if not self.spec.elastic or self.comparison is not None:
             return False
@@ -748,7 +763,7 @@ class Job:
         plane: int | None = None,
         has_stopped: bool = True,
     ) -> None:
-        """Go on without a worker, and a gang without its machine. `plane`: of the reason, if another one."""
+        """Go on without a worker, and a gang without its machine. `plane`: the cause's, if another one."""
         machine = self.workers[rank].member.original_rank
         if not self._leave_out(rank, reason, cause, plane):
             return
@@ -762,8 +777,8 @@ class Job:
     def drop_machine(self, machine: int, reason: str, cause: EndCause, plane: int) -> None:
         """Go on without the worker of a machine that `plane` goes on without: all are renewed then.
 
-        It may live, and return results until it hears so or its lease is over. A plane that cannot lose it
-        ends, and so the gang does.
+        It may live, and return results until it hears so or its lease is over. If this plane cannot lose it,
+        the plane ends, and with it the gang.
         """
         rank = next((r for r, w in self.workers.items() if w.member.original_rank == machine), None)
         if rank is None or not self.live:
@@ -777,7 +792,7 @@ class Job:
             self._finish(Left())
 
     def _leave_out(self, rank: int, reason: str, cause: EndCause, plane: int | None) -> bool:
-        """A worker has no part in the job any more; whether enough others are left, else it ends."""
+        """Take a worker out of the job. Return True if enough others are left, else end the job."""
         who = self.workers[rank].member
         host = who.host or who.hostname
         self._tell(rank, Ended(reason=reason, cause=cause, rank=rank, host=host, plane=plane))
@@ -793,7 +808,7 @@ class Job:
     # Time.
 
     def tick(self, now: float) -> None:
-        """Time has passed: heartbeats are due, or overdue."""
+        """Send heartbeats that are due, and act on overdue ones."""
         if not self.is_set_up:
             return
         for rank, worker in sorted(self.workers.items()):
@@ -813,7 +828,7 @@ class Job:
             self._tell_all(Heartbeat())
 
     def _lose_late(self, renewal: Renewal, now: float) -> None:
-        """Workers that are there and do not answer keep all others waiting."""
+        """Lose workers that are connected but keep all others waiting for an answer."""
         connected = [rank for rank, worker in self.workers.items() if worker.connected]
         limit_s, why = self.timing.heartbeat_timeout_s, renewal.reason
         for rank in renewal.late(connected, now, limit_s):
@@ -821,7 +836,7 @@ class Job:
             self._lose(rank, f"{who} did not take part for {limit_s:g} s when the job was renewed ({why})")
 
     def forgive(self, seconds: float, now: float) -> None:
-        """The controller itself was stopped for so long, until now: nobody could be heard."""
+        """Extend times: the controller itself was stopped for so many seconds, until now."""
         for worker in self.workers.values():
             worker.heard_at = min(now, worker.heard_at + seconds)
         if self.renewal is not None:
@@ -834,16 +849,16 @@ class Job:
             self.expect_back(now, again=False)
 
     def expect_back(self, now: float, *, again: bool = True) -> None:
-        """The controller was away, and can hear workers from now on: they have as long as after a restart.
+        """Give workers as long to come back as after a restart, as the controller was away.
 
-        Without `again`, who has not come back since the last time has what is left of that.
+        Without `again`, a worker that has not come back since the last time keeps the rest of its time.
         """
         for worker in self.workers.values():
             if self.is_set_up and not worker.lost and (again or not worker.recovered):
                 worker.heard_at, worker.patience_s, worker.recovered = now, self.timing.resume_timeout_s, True
 
     def wait_on(self, now: float) -> None:
-        """Give those who have not come back since the controller was away all the time again."""
+        """Give workers that have not come back since the controller was away all the time again."""
         for worker in self.workers.values():
             if worker.recovered and not worker.lost:
                 worker.heard_at = now
@@ -859,7 +874,7 @@ class Job:
         first_message: int | None = None,
         plane: int | None = None,
     ) -> None:
-        """End the job early, for all workers; nothing if it has ended. `rank`: in that `plane` of a gang."""
+        """End the job early, for all workers; do nothing if it is over. `rank`: in that `plane` of a gang."""
         if self.live:
             worker = None if rank is None else self.workers.everybody.get(rank)
             host = "" if worker is None else worker.member.host or worker.member.hostname
@@ -867,14 +882,14 @@ class Job:
             self._finish(ended if plane is None else replace(ended, plane=plane))
 
     def end_with(self, outcome: Ended, plane: int) -> None:
-        """End as that plane of the gang has; nothing where this one is over."""
+        """End as that plane of the gang has; do nothing if this one is over."""
         own = self.spec.gang is not None and self.spec.gang.plane == plane
         if self.live:  # the first message counts those of that plane
             of = None if outcome.rank is None or own else plane
             self._finish(replace(outcome, first_message=None, plane=of))
 
     def discard(self) -> None:
-        """A draft that nobody has heard of comes to nothing."""
+        """End a draft that nobody has heard of."""
         self._becomes(State.ENDED)
         self.outcome = effects.Superseded()
 

@@ -1,7 +1,7 @@
-"""Finds whom a collective that makes no progress waits for, from what workers said. No I/O.
+"""Workers that a collective without progress waits for, from what workers said. No I/O.
 
-Where the switches' slots name somebody, they know better (`controller/orchestration/missing.py`): what a
-worker has said is up to a heartbeat's interval old.
+If the switches' slots name somebody, they know better (`controller/orchestration/missing.py`): what a worker
+has said is up to a heartbeat's interval old.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEATS = 3  # who has missed so many heartbeats has stopped, or is out of reach
 def not_in_it(
     workers: Mapping[int, WorkerState], collective: int, now: float, interval_s: float
 ) -> Iterator[str]:
-    """Workers that are silent, or are not in that collective, in words."""
+    """Yield, in words, the workers that are silent, or are not in that collective."""
     for _, worker in sorted(workers.items()):
         silent_s = now - worker.heard_at
         if worker.lost or silent_s > _BEATS * interval_s:

@@ -15,7 +15,7 @@ HOLDING_S = 60.0
 
 @dataclass
 class Move:
-    """To `mode`, of these `ranks`. `missing`: who has not answered the present step, begun at `since`."""
+    """A move of these `ranks` to `mode`. `missing`: those without an answer to the step begun at `since`."""
 
     number: int
     mode: Mode
@@ -30,11 +30,11 @@ class Move:
 
     @property
     def saying(self) -> Pause | HoldAt:
-        """What a worker has to know of it now."""
+        """The message that a worker has to hear now."""
         return Pause(self.number) if self.collective is None else HoldAt(self.number, self.collective)
 
     def paused(self, rank: int, next_collective: int, now: float) -> bool:
-        """A worker has paused; whether that was the last one, so that all are to be held."""
+        """Note that a worker has paused; tell whether it was the last one, so that all are to be held."""
         self._not_started[rank] = next_collective
         self.missing.discard(rank)
         if self.missing:
@@ -43,11 +43,11 @@ class Move:
         return True
 
     def held(self, rank: int) -> bool:
-        """A worker holds; whether that was the last one."""
+        """Note that a worker holds, and tell whether it was the last one."""
         self.missing.discard(rank)
         return not self.missing
 
     def is_late(self, state: State, now: float, pausing_s: float) -> bool:
-        """Whether a worker has kept the others waiting for too long."""
+        """Tell whether a worker has kept the others waiting for too long."""
         limit = {State.PAUSING: pausing_s, State.HOLDING: HOLDING_S}.get(state)
         return limit is not None and now - self.since > limit

@@ -13,7 +13,7 @@ from controller.jobs.workers import WorkerState
 
 
 class Cause(str, Enum):
-    """Why a job is renewed."""
+    """The cause of a renewal."""
 
     SWITCH_RESTARTED = "switch_restarted"
     SWITCH_AWAY = "switch_away"
@@ -39,12 +39,12 @@ class Agreed:
 
 @dataclass
 class Renewal:
-    """`number` tells one from another, and is the generation that it makes. `ranks`: who takes part.
+    """A renewal of `ranks`. `number` tells one from another, and is the generation that it makes.
 
-    `waiting`: who has not answered the present step; nobody while switches are written. `asked_at`, by rank:
-    since when a worker that is connected has had something to answer. When the switches are written, ranks
-    are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
-    `agreed`: with all planes of a gang.
+    `waiting`: the ranks that have not answered the present step; none while switches are written. `asked_at`,
+    by rank: since when a worker that is connected has had something to answer. Once the switches are written,
+    ranks are the new ones, the job goes on with the collective `goes_on_with`, and `holder` has its result.
+    `agreed`: the values agreed on with all planes of a gang.
     """
 
     number: int
@@ -64,17 +64,17 @@ class Renewal:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Who is waited for, in order."""
+        """The ranks that are waited for, in order."""
         return tuple(sorted(self.waiting))
 
     def answered(self, rank: int, answer: Renewing) -> bool:
-        """A worker has answered Renew; whether it was the last one."""
+        """Note a worker's answer to Renew, and tell whether it was the last one."""
         self.answers[rank] = answer
         self.waiting.discard(rank)
         return not self.waiting
 
     def members(self, workers: Mapping[int, WorkerState]) -> list[Member]:
-        """The workers as they will be, as far as they have answered: new QPs, ranks without gaps."""
+        """Return the workers that have answered as they will be: new QPs, ranks without gaps."""
         return [
             replace(
                 worker.member,
@@ -90,18 +90,18 @@ class Renewal:
 
     @property
     def collective(self) -> int:
-        """The one to go on with: the first that some worker has not finished."""
+        """The collective to go on with: the first that some worker has not finished."""
         return rearmost([answer.collective for answer in self.answers.values()])
 
     @property
     def holders(self) -> tuple[int, ...]:
-        """Those who have finished that one."""
+        """The ranks that have finished that collective."""
         first = self.collective
         return tuple(rank for rank in sorted(self.answers) if self.answers[rank].collective != first)
 
     @property
     def apart(self) -> tuple[int, int] | None:
-        """Two ranks that are further apart than workers can be, the rear one first; None if all is well."""
+        """Two ranks further apart than workers can be, the rear one first; None if all is well."""
         first = self.collective
         rear = min(rank for rank, s in self.answers.items() if s.collective == first)
         for rank, answer in sorted(self.answers.items()):
@@ -110,7 +110,7 @@ class Renewal:
         return None
 
     def written(self, new_ranks: Mapping[int, int], now: float) -> None:
-        """The switches are written; who shall be up, by its rank before."""
+        """Note that the switches are written. `new_ranks`: the workers that shall come up, by old rank."""
         holders = self.holders
         self.holder = new_ranks[holders[0]] if holders else None
         self.goes_on_with = self.collective
@@ -118,12 +118,12 @@ class Renewal:
         self.asked_at = dict.fromkeys(self.waiting, now)
 
     def is_up(self, rank: int) -> bool:
-        """A worker is up; whether that was the last one."""
+        """Note that a worker is up, and tell whether it was the last one."""
         self.waiting.discard(rank)
         return not self.waiting
 
     def late(self, connected: Collection[int], now: float, limit_s: float) -> tuple[int, ...]:
-        """Who is connected, and has not answered for too long."""
+        """Return the ranks that are connected, and have not answered for too long."""
         return tuple(
             rank
             for rank in self.missing
@@ -131,16 +131,16 @@ class Renewal:
         )
 
     def forgive(self, seconds: float, now: float) -> None:
-        """The controller itself was stopped for so long, until now."""
+        """Extend times: the controller itself was stopped for so many seconds, until now."""
         self.since = min(now, self.since + seconds)
         self.asked_at = {rank: min(now, at + seconds) for rank, at in self.asked_at.items()}
 
 
 def agree(planes: Iterable[Renewal], number: int, *, begins_anew: bool) -> Agreed:
-    """Put together what the workers of all planes have answered; a job of its own is one plane.
+    """Combine the answers of the workers of all planes; a job of its own is one plane.
 
-    `number`: of this renewal of an elastic gang. `begins_anew`: such a gang begins the first collective of
-    all GPUs anew that nobody has finished.
+    `number`: the number of this renewal of an elastic gang. `begins_anew`: the gang begins anew the first
+    collective, of all GPUs, that nobody has finished.
     """
     answers = [answer for renewal in planes for answer in renewal.answers.values()]
     unfinished = [answer.gang_collective for answer in answers if answer.gang_collective is not None]

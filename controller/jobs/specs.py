@@ -1,4 +1,4 @@
-"""What a job is: who has joined, how it runs, how long its workers may be silent."""
+"""Descriptions of a job: its workers, its plan, the times that its workers may be silent."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.api.messages import Mode, RcParameters, Worker
 
 
 class Phase(IntEnum):
-    """As in controller.proto."""
+    """Phase of a job, with the numbers of controller.proto."""
 
     CREATED = 1
     JOINING = 2
@@ -33,10 +33,10 @@ class Backup:
 class Member(Worker):
     """A worker as it joined. `host` is its name in the configuration; `path_mtu_max` in bytes.
 
-    `rnr_nak`: its NIC repeats by itself, and wants RNR NAKs for what it sends too early. `selective`: it asks
-    for selective retransmission, or for go-back-N (None: for neither). `backup`: None where there is no such
-    interface. `joined_as`: the rank that it joined with, where it may have another since. `plane`: the local
-    rank of its GPU, in a gang.
+    `rnr_nak`: its NIC retransmits by itself, and needs RNR NAKs for what it sends too early. `selective`: it
+    asks for selective retransmission, or for go-back-N (None: for neither). `backup`: None if there is no
+    such interface. `joined_as`: the rank that it joined with, if it may have another since. `plane`: the
+    local rank of its GPU, in a gang.
     """
 
     host: str = ""
@@ -48,7 +48,7 @@ class Member(Worker):
     plane: int | None = None
 
     def worker(self, *, backup: bool = False) -> Worker:
-        """As others are told of it; with `backup`, where it is reached without the switches."""
+        """Return the worker as others are told of it; with `backup`, at its backup interface."""
         at = self.backup if backup and self.backup is not None else self
         return Worker(
             rank=self.rank,
@@ -74,11 +74,11 @@ class Member(Worker):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How a job runs, on all workers and on the switches. `window` in messages, `path_mtu` in bytes.
+    """A job's parameters on all workers and switches. `window` in messages, `path_mtu` in bytes.
 
     `ring`: all ranks, each followed by its successor; empty: in ascending order. `backup`: by ring over the
-    backup interfaces. `selective`: selective retransmission. `renewals`: how often the job went on under a
-    new generation, and why it did last.
+    backup interfaces. `selective`: selective retransmission. `renewals`: the number of times that the job
+    went on under a new generation; `renewal_reason`: the reason of the last.
     """
 
     job_id: int
@@ -96,7 +96,7 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """The size of the job's region: of two windows (docs/protocol.md: m mod 2W)."""
+        """The number of slots in the job's region: two windows (docs/protocol.md: m mod 2W)."""
         return slots_of(self.window, self.message_packets)
 
     def is_like(self, other: Plan) -> bool:
@@ -109,14 +109,15 @@ def _common(plan: Plan) -> tuple[object, ...]:
 
 
 def slots_of(window: int, message_packets: int) -> int:
-    """The size of a region: of two windows."""
+    """Return the number of slots in a region: two windows."""
     return 2 * window * message_packets
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How long a worker may be silent: between heartbeats, after a restart of the controller, and without a
-    connection; and what its RDMA device's queue pairs wait for.
+    """Limits on a worker's silence, and the parameters `rc` of its RDMA device's queue pairs.
+
+    The limits hold between heartbeats, after a restart of the controller, and without a connection.
     """
 
     heartbeat_interval_s: float
@@ -127,18 +128,18 @@ class Timing:
 
     @property
     def lease_s(self) -> float:
-        """How long after its last word that was answered a worker of an elastic job is sure to be in it.
+        """Seconds after its last answered message for which a worker of an elastic job is sure to be in it.
 
-        It is given up no earlier than this and a margin, for clocks that do not run alike.
+        The controller drops it no earlier than this and a margin, since clocks may run at different rates.
         """
         return 0.8 * min(self.lost_timeout_s, self.heartbeat_timeout_s)
 
     @property
     def patience_s(self) -> float:
-        """How long guards stay for a worker that is not known to have stopped.
+        """Seconds for which guards stay for a worker that is not known to have stopped.
 
-        It notices after a heartbeat's timeout that it hears nothing, comes back, which may take the resume's
-        timeout and another heartbeat's, and is told. One that is away for longer meets no later job's QPs:
-        orchestration/retired.py.
+        After a heartbeat's timeout such a worker notices that it hears nothing. It comes back, which may take
+        the resume's timeout and another heartbeat's, and is told. A worker that is away for longer meets no
+        later job's QPs: orchestration/retired.py.
         """
         return self.resume_timeout_s + 2 * (self.heartbeat_timeout_s + self.heartbeat_interval_s)

@@ -46,7 +46,7 @@ from controller.jobs.specs import Phase
 
 
 class State(Enum):
-    """Where a job is. `phase`: as people see it."""
+    """State of a job. `phase`: the coarser state that people see."""
 
     CREATED = 1, Phase.CREATED  # without workers
     JOINING = 2, Phase.JOINING  # some workers have joined
@@ -87,11 +87,11 @@ TRANSITIONS: Final[Mapping[State, tuple[State, ...]]] = {
 
 
 class TransitionError(Exception):
-    """A defect of the controller: a job was to come to a state that does not follow from its own."""
+    """A defect of the controller: a job was to enter a state that does not follow from its own."""
 
 
 def require(before: State, after: State) -> State:
-    """The state after. TransitionError."""
+    """Return the state after. Raise TransitionError if it cannot follow."""
     if after not in TRANSITIONS[before]:
         raise TransitionError(f"a job that is {before.name} cannot be {after.name} next")
     return after

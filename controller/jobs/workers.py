@@ -1,4 +1,4 @@
-"""The workers of a job: who is in it, who has left, and each one's token. No I/O."""
+"""The workers of a job: those in it, those that have left, and each one's token. No I/O."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from controller.jobs.specs import Member, Plan, Timing
 
 @dataclass
 class WorkerState:
-    """What the controller knows of a worker: last heard of at `heard_at`, lost after `patience_s` of silence.
+    """The controller's view of a worker: last heard of at `heard_at`, lost after `patience_s` of silence.
 
-    `recovered`: it has to come back, as the controller was away. `lost`: it is, and never comes back.
-    `generation`: the newest that its worker is known to belong to; None: it has not come back since the
-    controller was started. `answered`: the renewals that it had answered when it came back, and did not know
-    the end of. `knows_end`: it has acted on the job's end, and sends nothing more.
-    `in_collective`: the one of this generation that it is in, as it said. `left_after`: so many collectives,
-    and calls no more.
+    `recovered`: it has to come back, as the controller was away. `lost`: it is lost, and never comes back.
+    `generation`: the newest that it is known to belong to; None: it has not come back since the controller
+    was started. `answered`: the renewals that it had answered when it came back, without knowing their end.
+    `knows_end`: it has acted on the job's end, and sends nothing more. `in_collective`: the collective of
+    this generation that it is in, as it said. `left_after`: the number of its calls, after which it calls no
+    more.
     """
 
     member: Member
@@ -39,20 +39,20 @@ class WorkerState:
     left_after: int | None = None
 
     def heard(self, now: float, patience_s: float) -> None:
-        """Anything came from the worker, so it lives."""
+        """Note that something came from the worker, so it lives."""
         self.heard_at, self.patience_s, self.recovered = now, patience_s, False
 
     def is_behind(self, newest: int) -> bool:
-        """Whether this worker is none of a generation that another knows of: each of those has answered.
+        """Tell whether another worker knows a newer generation that this one is not in.
 
-        That it answered a later one says nothing: a controller that was restarted on an older database asks
-        workers that had been given up, too.
+        All workers of that generation have answered its Renew. An answer to a later one proves nothing: a
+        controller restarted on an older database asks dropped workers, too.
         """
         return self.generation is not None and self.generation < newest and newest not in self.answered
 
     @property
     def silence(self) -> str:
-        """That nothing came from it, in words."""
+        """The sentence that says that nothing came from it."""
         if self.recovered:
             return (
                 f"{self.member} has not come back within {self.patience_s:g} s after the controller was back"
@@ -63,9 +63,9 @@ class WorkerState:
 
 
 class Workers(dict[int, WorkerState]):
-    """By rank. `dropped` says, by token, why a worker, of this generation or before, is not in it any more.
+    """A job's workers by rank. `departed`, by rank: those of this generation that were dropped.
 
-    `departed`, by rank: those of this generation among them.
+    `dropped`: the reasons, by token, why workers of this generation or before are not in the job any more.
     """
 
     def __init__(self) -> None:
@@ -75,33 +75,34 @@ class Workers(dict[int, WorkerState]):
 
     @property
     def members(self) -> list[Member]:
-        """Those who have joined, by rank."""
+        """The members that have joined, by rank."""
         return [self[rank].member for rank in sorted(self)]
 
     @property
     def everybody(self) -> dict[int, WorkerState]:
-        """Those of this generation, also who has no part in it any more."""
+        """All workers of this generation, also those that have no part in it any more."""
         return {**self, **self.departed}
 
     @property
     def departures(self) -> dict[bytes, str]:
-        """Why, by token, workers of this generation have no part in the job any more."""
+        """The reasons, by token, why workers of this generation have no part in the job any more."""
         return {worker.token: self.dropped[worker.token] for worker in self.departed.values()}
 
     def drop(self, rank: int, reason: str) -> None:
-        """The job goes on without a worker, or had done so when it ended."""
+        """Take a worker out of the job, which goes on without it, or had done so when it ended."""
         worker = self.departed[rank] = self.pop(rank)
         self.dropped[worker.token] = reason
 
     def knows(self, token: bytes) -> bool:
-        """Whether a worker with that token has or had a part in the job."""
+        """Tell whether a worker with that token has or had a part in the job."""
         tokens = [*(worker.token for worker in self.values() if worker.token), *self.dropped]
         return any(hmac.compare_digest(known, token) for known in tokens)
 
     def rank_of(self, job: str, rank: int, token: bytes, *, has_been_renumbered: bool) -> int:
-        """The rank now of the worker with that token, which has or (`has_been_renumbered`) had this one.
+        """Return the present rank of the worker with that token.
 
-        InvalidRequestError where the token is another's; NotPossibleError where its worker was given up.
+        `rank`: its present rank or, with `has_been_renumbered`, a former one. Raise InvalidRequestError if
+        the token is another's, NotPossibleError if its worker was dropped.
         """
         for known, worker in self.items():
             right = has_been_renumbered or known == rank
@@ -115,9 +116,9 @@ class Workers(dict[int, WorkerState]):
         )
 
     def renumber(self, members: list[Member], generation: int) -> dict[int, int]:
-        """A new generation, in which members are these, in the order of their ranks so far.
+        """Begin a new generation with these members, in the order of their ranks so far.
 
-        Returns their new ranks by those before.
+        Return their new ranks by those before.
         """
         old = sorted(self)
         workers = [self[rank] for rank in old]
@@ -132,7 +133,7 @@ class Workers(dict[int, WorkerState]):
     def ready(
         self, rank: int, plan: Plan, timing: Timing, *, lease_s: float, created: JobSpec | None
     ) -> Ready:
-        """What a worker is told to begin with in the generation of the plan."""
+        """Return the Ready for a worker in the generation of the plan."""
         ring = plan.ring or tuple(sorted(self))
         position = ring.index(rank)
         successor, predecessor = self[ring[(position + 1) % len(ring)]], self[ring[position - 1]]
@@ -171,9 +172,9 @@ def require_alike(
     gang: Gang | None = None,
     free: bool = False,
 ) -> None:
-    """Raise what speaks against taking a worker into a job: InvalidRequestError, ConflictError.
+    """Raise InvalidRequestError or ConflictError if the worker cannot be taken into the job.
 
-    `free`: workers need not say again what was said when the job was created.
+    `free`: workers need not repeat settings given when the job was created.
     """
     name = spec.name
     if world_size != spec.world_size:
