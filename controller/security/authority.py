@@ -34,7 +34,7 @@ class Authority:
 
     @classmethod
     def make(cls, name: str, *, days: int = AUTHORITY_DAYS) -> Authority:
-        """A new one."""
+        """Make a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _name(name)
         certificate = (
@@ -48,7 +48,7 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: Path, key: Path) -> Authority:
-        """One that was saved; TlsError."""
+        """Load an authority that was saved. Raise TlsError."""
         issuer = read_certificate(certificate)
         check_time(issuer, f"the authority {certificate}")
         try:
@@ -61,11 +61,11 @@ class Authority:
 
     @property
     def pem(self) -> bytes:
-        """The certificate."""
+        """The certificate in PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
     def save(self, certificate: Path, key: Path) -> None:
-        """Write both."""
+        """Write both files."""
         write_private(key, private_pem(self.key))
         certificate.write_bytes(self.pem)
 
@@ -79,7 +79,7 @@ class Authority:
         days: float = DAYS,
         now: datetime | None = None,
     ) -> tuple[bytes, bytes]:
-        """A certificate and its key in PEM. `names` are addresses and DNS names that it can be reached by."""
+        """Issue a certificate; return it and its key in PEM. `names`: its addresses and DNS names."""
         key = ec.generate_private_key(ec.SECP256R1())
         purposes = [
             *([ExtendedKeyUsageOID.SERVER_AUTH] if server else []),
@@ -106,7 +106,7 @@ class Authority:
 
 
 def general_name(name: str) -> x509.GeneralName:
-    """An address, or a DNS name; TlsError."""
+    """Return an address, or a DNS name, as X.509 has it. Raise TlsError."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
@@ -117,14 +117,14 @@ def general_name(name: str) -> x509.GeneralName:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A key, not encrypted."""
+    """Return a key in PEM, not encrypted."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A file that only its owner may read, from the first moment on."""
+    """Write a file that only its owner may read, from the first moment on."""
     scratch = path.with_name(f"{path.name}.new")
     scratch.unlink(missing_ok=True)
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -1,4 +1,4 @@
-"""Makes and shows the certificates of a whole cluster; `places.py` says where each of them is."""
+"""The certificates of a whole cluster, made and shown; `places.py` says where each of them is."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOCAL: Final = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Who gets certificates. `switches`: the addresses of each; `controller`: its addresses and names."""
+    """Owners that get certificates. `switches`: addresses by name; `controller`: its addresses and names."""
 
     controller: Sequence[str] = ()
     switches: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -48,9 +48,9 @@ class Shown:
 
 
 def make(root: Path, wanted: Wanted, *, force: bool = False, days: float = DAYS) -> list[Path]:
-    """Make what is wanted, with the authorities that are there or new ones; the directories written.
+    """Make the wanted certificates, with the present authorities or new ones. Return the directories written.
 
-    TlsError where there are some already and not `force`: nothing is written then.
+    Raise TlsError, and write nothing, if there are some already, unless `force`.
     """
     workers = _Issuer(root, "ca", "p4reduce workers and operators")
     switches = _Issuer(root, "switches-ca", "p4reduce switches")
@@ -100,7 +100,7 @@ def make(root: Path, wanted: Wanted, *, force: bool = False, days: float = DAYS)
 
 
 def show(root: Path) -> list[Shown]:
-    """All certificates in a directory, by path; TlsError where there is none."""
+    """Return all certificates in a directory, by path. Raise TlsError if there is none."""
     found = sorted({*root.rglob(CERT), *root.glob(f"{AUTHORITY}/*ca.pem")})
     if not found:
         raise TlsError(f"there are no certificates in {root}: 'p4reduce certs make' makes some")
@@ -117,7 +117,7 @@ class _Issuer:
         self._authority: Authority | None = None
 
     def authority(self) -> Authority:
-        """TlsError where it is damaged."""
+        """Load or make the authority. Raise TlsError if it is damaged."""
         if self._authority is None:
             if self._certificate.exists():
                 self._authority = Authority.load(self._certificate, self._key)

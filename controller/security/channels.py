@@ -15,14 +15,17 @@ Options = Sequence[tuple[str, Any]]
 
 
 def is_unix(address: str) -> bool:
-    """Whether it is a Unix socket's: who may open that, the file system decides."""
+    """Tell whether it is a Unix socket's address: the file system decides who may open that."""
     return address.startswith(UNIX)
 
 
 def open_channel(
     address: str, tls: TlsFiles | None, *, options: Options, name: str | None = None
 ) -> grpc.Channel:
-    """A channel; `name`: whom the server's certificate has to be for (None: the address). TlsError."""
+    """Open a channel. Raise TlsError.
+
+    `name`: the name that the server's certificate has to be for (None: the address).
+    """
     if tls is None:
         return grpc.insecure_channel(address, options=options)
     return grpc.secure_channel(address, channel_credentials(tls), options=(*options, *named(name)))
@@ -31,14 +34,14 @@ def open_channel(
 def open_aio_channel(
     address: str, tls: TlsFiles | None, *, options: Options, name: str | None = None
 ) -> grpc.aio.Channel:
-    """The same for asyncio."""
+    """Open a channel for asyncio, as `open_channel`."""
     if tls is None:
         return grpc.aio.insecure_channel(address, options=list(options))
     return grpc.aio.secure_channel(address, channel_credentials(tls), options=[*options, *named(name)])
 
 
 def load(files: TlsFiles, *, now: datetime | None = None) -> Loaded:
-    """Read them. TlsError where one is missing, they do not belong together, or the time is over."""
+    """Read the files. Raise TlsError if one is missing or not valid now, or they do not belong together."""
     loaded = Loaded(
         ca=None if files.ca is None else read(files.ca), cert=read(files.cert), key=read(files.key)
     )
@@ -51,13 +54,19 @@ def load(files: TlsFiles, *, now: datetime | None = None) -> Loaded:
 
 
 def channel_credentials(tls: TlsFiles) -> grpc.ChannelCredentials:
-    """Show our certificate, and take only a server whose authority we know. TlsError."""
+    """Return credentials that show our certificate and accept only a server whose authority we know.
+
+    Raise TlsError.
+    """
     loaded = load(tls)
     return grpc.ssl_channel_credentials(loaded.ca, loaded.key, loaded.cert)
 
 
 def server_credentials(tls: TlsFiles, *, client_certificates: bool = True) -> grpc.ServerCredentials:
-    """A server's, that takes (unless told otherwise) only clients whose authority it knows. TlsError."""
+    """Return a server's credentials; by default it accepts only clients whose authority it knows.
+
+    Raise TlsError.
+    """
     loaded = load(tls)
     if client_certificates and loaded.ca is None:
         raise TlsError("to ask clients for certificates takes the certificate of their authority")
@@ -69,5 +78,5 @@ def server_credentials(tls: TlsFiles, *, client_certificates: bool = True) -> gr
 
 
 def named(name: str | None) -> Options:
-    """The option by which the server's certificate has to be for `name`."""
+    """Return the option that requires a server's certificate for `name`."""
     return () if name is None else (("grpc.ssl_target_name_override", name),)

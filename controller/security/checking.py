@@ -1,4 +1,4 @@
-"""Checks that certificates and keys are what they should be."""
+"""Checks of certificates and keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controller.security.files import Loaded, TlsError, TlsFiles, read
 
 
 def check_files(files: TlsFiles, loaded: Loaded, *, now: datetime | None = None) -> None:
-    """TlsError where the files do not belong together, or their time is over."""
+    """Raise TlsError if the files do not belong together, or a certificate is not valid now."""
     certificate = _certificates(files.cert, loaded.cert)[0]
     try:
         key = serialization.load_pem_private_key(loaded.key, None)
@@ -35,7 +35,7 @@ def check_files(files: TlsFiles, loaded: Loaded, *, now: datetime | None = None)
 
 
 def check_time(certificate: x509.Certificate, what: str, *, now: datetime | None = None) -> None:
-    """TlsError where a certificate is not valid yet, or no more."""
+    """Raise TlsError if a certificate is not valid yet, or not any more."""
     now = now or datetime.now(timezone.utc)
     if now >= certificate.not_valid_after_utc:
         raise TlsError(
@@ -50,7 +50,7 @@ def check_time(certificate: x509.Certificate, what: str, *, now: datetime | None
 
 
 def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether this authority has signed it."""
+    """Tell whether this authority has signed the certificate."""
     try:
         certificate.verify_directly_issued_by(authority)
     except (InvalidSignature, ValueError, TypeError):
@@ -59,12 +59,12 @@ def signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> boo
 
 
 def day(moment: datetime) -> str:
-    """As people write it, in UTC."""
+    """Format a moment for people, in UTC."""
     return f"{moment:%Y-%m-%d %H:%M} UTC"
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """The first certificate of a PEM file; TlsError."""
+    """Return the first certificate of a PEM file. Raise TlsError."""
     return _certificates(path, read(path))[0]
 
 

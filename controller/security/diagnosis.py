@@ -1,4 +1,4 @@
-"""Explains a connection that failed because of TLS; gRPC's errors name sockets, not what to do.
+"""Explanations of connections that failed because of TLS; gRPC's errors do not say what to do.
 
 After a channel has failed, one handshake with Python's ssl tells which certificate is wrong, and why.
 """
@@ -29,9 +29,9 @@ _VERIFY_NAME: Final = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, _IP_ADDRESS_MISM
 
 
 def why(address: str, tls: TlsFiles | None, *, what: str, name: str | None = None) -> str | None:
-    """A sentence where TLS is why nobody can talk to `what` at `address`; None: it is not.
+    """Say why TLS keeps us from `what` at `address`; None if TLS is not the reason.
 
-    `name` is whom its certificate has to be for (None: the address). Takes 2 s at most.
+    `name`: the name that its certificate has to be for (None: the address). Takes 2 s at most.
     """
     try:
         with _connect(address) as plain:
@@ -41,7 +41,7 @@ def why(address: str, tls: TlsFiles | None, *, what: str, name: str | None = Non
 
 
 def _without(plain: socket.socket, what: str) -> str | None:
-    """This side uses no TLS: does that one?"""
+    """Say so if the other side uses TLS, since this side does not."""
     context = _context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

@@ -15,7 +15,7 @@ SWITCHES: Final = "switches"  # the directory, beside those files, with which to
 
 
 class TlsError(Exception):
-    """TLS cannot be used as asked for; the message is one sentence for the user."""
+    """Error that TLS cannot be used as asked for; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +29,9 @@ class Loaded:
 
 @dataclass(frozen=True, kw_only=True)
 class TlsFiles:
-    """PEM files: the authority that the other side has to be certified by, our certificate and its key.
+    """PEM files: our certificate and its key, and the authority that must have certified the other side.
 
-    Without `ca` a server takes clients without certificates, and a client servers that this machine trusts.
+    Without `ca` a server accepts clients without certificates, and a client servers that this machine trusts.
     """
 
     cert: Path
@@ -40,19 +40,19 @@ class TlsFiles:
 
     @classmethod
     def of(cls, directory: Path | str) -> TlsFiles:
-        """ca.pem, cert.pem and key.pem in a directory."""
+        """Return ca.pem, cert.pem and key.pem in a directory."""
         directory = Path(directory)
         return cls(ca=directory / CA, cert=directory / CERT, key=directory / KEY)
 
     @classmethod
     def from_environment(cls) -> TlsFiles | None:
-        """Those that P4REDUCE_TLS_DIR names; None where it is not set, or empty."""
+        """Return the files in P4REDUCE_TLS_DIR; None if that is not set, or empty."""
         directory = os.environ.get(VARIABLE, "")
         return cls.of(directory) if directory else None
 
 
 def tls_files(given: TlsFiles | Path | str | None) -> TlsFiles | None:
-    """What a user gave: files, a directory, None for what P4REDUCE_TLS_DIR says, "" for no TLS."""
+    """Return the files that a user gave: files, a directory, None for P4REDUCE_TLS_DIR, "" for no TLS."""
     if given is None:
         return TlsFiles.from_environment()
     if isinstance(given, TlsFiles):
@@ -61,13 +61,13 @@ def tls_files(given: TlsFiles | Path | str | None) -> TlsFiles | None:
 
 
 def tls_for_switches() -> TlsFiles | None:
-    """What an operator talks to switches with: in P4REDUCE_TLS_DIR, the directory of that name."""
+    """Return an operator's files for switches, in P4REDUCE_TLS_DIR's directory `switches`."""
     directory = os.environ.get(VARIABLE, "")
     return TlsFiles.of(Path(directory) / SWITCHES) if directory else None
 
 
 def read(path: Path) -> bytes:
-    """The contents of one of the files; TlsError."""
+    """Return the contents of one of the files. Raise TlsError."""
     try:
         return path.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How much one peer may ask of a service: token buckets, and what is open at a time."""
+"""Limits on one peer's requests to a service: token buckets, and the sessions open at a time."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _REMEMBERED: Final = 4096  # peers
 
 
 class TooMuchError(Exception):
-    """A peer asks for more than it may; the message is one sentence."""
+    """Error about a peer that asks for more than it may; the message is one sentence."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Of the controller's service, for each address that is no Unix socket's.
+    """Limits of the controller's service, for each address; a Unix socket has none.
 
-    `message_bytes`: of one message (a document to apply is one), `session_message_bytes` of one in a worker's
-    session. A peer has `sessions` open at a time, begins `sessions_per_s` and asks `requests_per_s` on
-    average; a session carries `messages_per_s`. For a moment it may be `burst_s` seconds' worth of each.
+    `message_bytes`: largest message (a document to apply is one); `session_message_bytes`: largest in a
+    worker's session. A peer has `sessions` open at a time, begins `sessions_per_s` and asks `requests_per_s`
+    on average; a session carries `messages_per_s`. For a moment each may be `burst_s` seconds' worth.
     """
 
     message_bytes: int = 4 << 20
@@ -43,14 +43,14 @@ class Limits:
 
 
 class Bucket:
-    """Lets `rate` a second through, and `burst` at once."""
+    """A token bucket that lets `rate` a second through, and `burst` at once."""
 
     def __init__(self, rate: float, burst: float, clock: Callable[[], float]) -> None:
         self._rate, self._burst, self._clock = rate, max(1.0, burst), clock
         self._left, self._at = self._burst, clock()
 
     def take(self) -> bool:
-        """Whether there is room for one more."""
+        """Take a token; tell whether there was one."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._rate)
         self._at = now
@@ -61,7 +61,7 @@ class Bucket:
 
 
 class Peers:
-    """What each peer has had. Not thread-safe."""
+    """The use that each peer has made of the service. Not thread-safe."""
 
     def __init__(self, limits: Limits, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits
@@ -70,12 +70,12 @@ class Peers:
         self._open: Counter[str] = Counter()
 
     def request(self, peer: str) -> None:
-        """It asks something. TooMuchError."""
+        """Count a request. Raise TooMuchError."""
         self._take(peer, "requests", self.limits.requests_per_s)
 
     @contextlib.contextmanager
     def session(self, peer: str) -> Iterator[None]:
-        """It has a session open. TooMuchError where it has too many, or begins them too fast."""
+        """Count a session while it is open. Raise TooMuchError for too many, or too many a second."""
         host = host_of(peer)
         if host is None:
             yield
@@ -92,7 +92,7 @@ class Peers:
                 del self._open[host]
 
     def messages(self, peer: str) -> Bucket | None:
-        """For the messages of one session; None: as many as come."""
+        """Return the bucket for the messages of one session; None if they have no limit."""
         if host_of(peer) is None:
             return None
         return Bucket(
@@ -113,7 +113,7 @@ class Peers:
 
 
 def host_of(peer: str) -> str | None:
-    """The address in gRPC's name of a peer; None for a Unix socket's."""
+    """Return the address in gRPC's name of a peer; None for a Unix socket."""
     if peer.startswith("unix"):
         return None
     kind, _, address = peer.partition(":")

@@ -20,15 +20,15 @@ CONTROLLER: Final = "controller"
 
 
 def worker_directory(root: Path, host: str) -> Path:
-    """What a worker on that host has P4REDUCE_TLS_DIR set to."""
+    """Return the P4REDUCE_TLS_DIR of a worker on that host."""
     return root / "workers" / host
 
 
 def operator_directory(root: Path, name: str) -> Path:
-    """What an operator has P4REDUCE_TLS_DIR set to."""
+    """Return the P4REDUCE_TLS_DIR of an operator."""
     return root / "operators" / name
 
 
 def switch_directory(root: Path, name: str) -> Path:
-    """A switch's."""
+    """Return the directory of a switch."""
     return root / "switches" / name

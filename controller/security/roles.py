@@ -12,7 +12,7 @@ _ID: Final = re.compile(r"spiffe://p4reduce/([a-z]+)/([A-Za-z0-9][A-Za-z0-9._-]{
 
 
 class Role(str, Enum):
-    """What the owner of a certificate is there for."""
+    """Role of a certificate's owner."""
 
     CONTROLLER = "controller"
     SWITCH = "switch"
@@ -32,12 +32,12 @@ class Identity:
 
     @property
     def uri(self) -> str:
-        """As it stands in the certificate."""
+        """The SPIFFE id in the certificate."""
         return f"spiffe://p4reduce/{self.role.value}/{self.name}"
 
 
 def identity_in(names: Iterable[str]) -> Identity | None:
-    """Of the names in a certificate; None where they hold no id of ours, or several."""
+    """Return the identity in a certificate's names; None if they hold no id of ours, or several."""
     found = {name for name in names if name.startswith("spiffe://")}
     match = _ID.fullmatch(found.pop()) if len(found) == 1 else None
     if match is None or match[1] not in {role.value for role in Role}:
@@ -46,6 +46,6 @@ def identity_in(names: Iterable[str]) -> Identity | None:
 
 
 def peer_identity(authentication: Mapping[str, Iterable[Any]]) -> Identity | None:
-    """Of a gRPC context's `auth_context()`: the other side's, None where it has shown none of ours."""
+    """Return the peer's identity from a gRPC context's `auth_context()`; None if it shows none of ours."""
     names = authentication.get("x509_subject_alternative_name", ())
     return identity_in(name.decode(errors="replace") for name in names)

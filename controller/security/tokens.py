@@ -15,7 +15,7 @@ _SALT_BYTES: Final = 16
 
 
 def wrong_with(token: str) -> str | None:
-    """What speaks against a token, without saying what it is; None: nothing."""
+    """Say what is wrong with a token, without quoting it; return None if nothing is."""
     if not SHORTEST <= len(token) <= LONGEST:
         return (
             f"a join token has {SHORTEST} to {LONGEST} characters, this one has {len(token)}: "
@@ -27,19 +27,19 @@ def wrong_with(token: str) -> str | None:
 
 
 def hashed(token: str) -> str:
-    """As it is kept: salt and hash."""
+    """Return the salt and hash of a token, to be kept."""
     salt = secrets.token_bytes(_SALT_BYTES)
     return f"{salt.hex()}:{_digest(salt, token)}"
 
 
 def matches(token: str, kept: str) -> bool:
-    """Whether this token was hashed to that; takes as long for every wrong one."""
+    """Tell whether this token was hashed to that; takes as long for every wrong one."""
     salt, _, digest = kept.partition(":")
     return hmac.compare_digest(_digest(bytes.fromhex(salt), token), digest)
 
 
 def from_environment() -> str:
-    """What P4REDUCE_JOIN_TOKEN says; empty: there is none."""
+    """Return the token in P4REDUCE_JOIN_TOKEN; empty if there is none."""
     return os.environ.get(VARIABLE, "")
 
 
