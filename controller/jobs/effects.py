@@ -95,7 +95,7 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Detach:
-    """No sum may be made in the old generation any more. Comes before the Renew that is told."""
+    """The old generation may make no more sums. Comes before the Renew that is told."""
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,9 @@ _Told = tuple[JobSpec, Plan, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What a worker knows of its job: who it is there now, with which token, and the job's plan.
+    """A worker's account of its job: its own present place in it, its token, and the job's plan.
 
-    `explicit`: the job was created, as `spec` has it. `join_token`: what it joined with.
+    `explicit`: the job was created, as `spec` has it. `join_token`: the token that it joined with.
     """
 
     spec: JobSpec
@@ -52,7 +52,7 @@ class Account:
 
     @classmethod
     def of(cls, config: Config, resume: Resume) -> Account | None:
-        """As the message has it; None where it has none. InvalidRequestError where it cannot be."""
+        """Make an account from the message; None if it has none. Raise InvalidRequestError if not valid."""
         join, ready = resume.joined, resume.ready
         if join is None or ready is None:
             return None
@@ -102,7 +102,7 @@ class Account:
 
 @dataclass
 class _Waiting:
-    """`over`: what somebody was told, and everybody is to hear."""
+    """The accounts of a job so far. `over`: an answer that one worker has got, and all others get too."""
 
     since: float
     accounts: dict[int, Account] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class _Waiting:
 
 
 class Adoption:
-    """Takes jobs over; workers whose accounts of a job differ count as workers of different jobs."""
+    """Takeover of jobs from their workers. Workers whose accounts differ count as those of different jobs."""
 
     def __init__(
         self,
@@ -135,11 +135,11 @@ class Adoption:
         self._waiting: dict[_Told, _Waiting] = {}
 
     def hear(self, account: Account) -> None:
-        """A worker tells of an unknown job. Returns when the job has been taken over.
+        """Take a worker's account of an unknown job. Return once the job has been taken over.
 
-        UnreachableError, ConflictError: the worker should come again. NotFoundError: the job is over.
-        NotAllowedError: the name is that of a job which was created with another join token, or these hosts
-        are none of its tenant.
+        Raise UnreachableError or ConflictError if the worker should come again, NotFoundError if the job is
+        over. Raise NotAllowedError if the name is that of a job created with another join token, or if these
+        hosts do not belong to the job's tenant.
         """
         spec, plan, now = account.spec, account.plan, self._engine.awake()
         if self._store.is_ours(plan.generation, spec.name):
@@ -183,16 +183,16 @@ class Adoption:
         del self._waiting[key]
 
     def forgive(self, seconds: float, now: float) -> None:
-        """The controller itself was stopped for so long, until now: nobody could tell anything."""
+        """Extend times: the controller itself was stopped for so many seconds, and could hear nobody."""
         for waiting in self._waiting.values():
             waiting.since = min(now, waiting.since + seconds)
 
     def count_behind(self, name: str, generation: int) -> None:
-        """A worker of that job knows of a generation, perhaps of a later one than an old database does.
+        """Give out only higher numbers than a generation that a worker of that job knows of.
 
-        ConflictError if that, alone or with what others have said, would skip too many numbers; the worker
-        then goes on as it is. So no worker can make the numbers run out. Nor does one take from others what
-        it uses up: the controller counts on behind it, and the others are that much less ahead.
+        Raise ConflictError if this, alone or with what others have said, would skip too many numbers; the
+        worker then goes on as it is. So no worker can use up all numbers. Nor does a worker use up what
+        others may skip: they are then that much less ahead.
         """
         newest = self._store.newest_generation
         ahead = max(0, generation - newest)
@@ -239,10 +239,10 @@ class Adoption:
             self._renewer.begin(record, Cause.SWITCH_RESTARTED, lost)
 
     def _orphans_of(self, members: list[Member], plan: Plan, *, late: bool) -> tuple[list[Orphan], str]:
-        """The job's entries on switches, and why its sums there are lost (empty: they are not).
+        """Return the job's entries on switches, and why its sums there are lost (empty: they are not).
 
-        `late`: wait for spines no longer. A spine has no guards, and no sums that leaves lack; what it may
-        still hold then belongs to a generation that is over.
+        `late`: do not wait for spines any more. A spine has no guards, and no sums that leaves lack; anything
+        that it still holds then belongs to a generation that is over.
         """
         in_network = plan.mode is Mode.IN_NETWORK
         tree, lost, orphans = Tree.of(self._config, members), "", []
@@ -272,14 +272,15 @@ class Adoption:
 
 
 def _told(account: Account) -> _Told:
-    """The part of an account that all workers of a job share. They need not all name the tenant or have heard
-    of a move, and a token has another hash each time.
+    """Return the part of an account that all workers of a job share.
+
+    They need not all name the tenant or have heard of a move, and a token has another hash each time.
     """
     spec = replace(account.spec, tenant="", token_hash="")
     return spec, replace(account.plan, mode=Mode.RING, mode_reason=""), account.join_token
 
 
 def _is_of(orphan: Orphan, tree: Tree, leaf: str) -> bool:
-    """Whether the guards on a leaf are those of these workers."""
+    """Tell whether the guards on a leaf are those of these workers."""
     mine = {(int(m.ip), qpn) for m in tree.rack(leaf).members for qpn in (m.qpn_in, m.qpn_out)}
     return mine <= orphan.qps

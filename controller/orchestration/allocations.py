@@ -1,4 +1,4 @@
-"""What jobs have on the switches. A job, or a gang, gets all of its allocations or none.
+"""Allocations of jobs on the switches. A job, or a gang, gets all of its allocations or none.
 
 `put` and `extend` give slots. These free them:
 
@@ -43,8 +43,9 @@ _SWITCH_PATIENCE_S = 2.0  # how long a job waits for a switch that is not connec
 
 
 class HalfOffError(ControllerError):
-    """A switch lacks entries of a running job, and they could not be written again: the job needs a new
-    generation.
+    """A switch lacks entries of a running job, which could not be written again.
+
+    The job needs a new generation.
     """
 
 
@@ -58,7 +59,7 @@ class Claim:
 
 
 class Allocations:
-    """`holding`: the jobs that have an allocation anywhere. Calls `on_room` when slots become free."""
+    """Allocations of all jobs. `holding`: the jobs with one. Calls `on_room` when slots become free."""
 
     def __init__(
         self,
@@ -91,20 +92,20 @@ class Allocations:
         return [record for record in self.holding if not record.job.live and not record.installing]
 
     def on(self, switch: str) -> list[Record]:
-        """All jobs with an allocation on a switch."""
+        """Return all jobs with an allocation on a switch."""
         return [record for record in self.holding if switch in record.allocations]
 
     def held(self, switch: str) -> list[tuple[Allocation, bool]]:
-        """What jobs have on a switch, and which of them are live."""
+        """Return the allocations on a switch, each with True if its job is live."""
         known = [(record.allocations[switch], record.job.live) for record in self.on(switch)]
         return known + [(orphan.allocation, not orphan.lost) for orphan in self.orphans[switch]]
 
     def guards(self, switch: str) -> list[Entry]:
-        """The guards that a switch needs before routes, so that no part of a sum reaches a worker."""
+        """Return the guards that a switch needs before routes: no part of a sum may reach a worker."""
         return guards_of(self.held(switch))
 
     def take_over(self, record: Record, allocations: Iterable[Allocation]) -> None:
-        """Take over a job from before a restart. ValueError if another job has its regions."""
+        """Take over a job from before a restart. Raise ValueError if another job has its regions."""
         for allocation in allocations:
             self.switches[allocation.switch].allocator.take(allocation.region)
             record.allocations[allocation.switch] = allocation
@@ -114,20 +115,20 @@ class Allocations:
     # Jobs that the database does not know
 
     def orphan(self, switch: str, generation: int) -> Orphan | None:
-        """The orphan of that generation on a switch, if any."""
+        """Return the orphan of that generation on a switch, if any."""
         return next((orphan for orphan in self.orphans[switch] if orphan.generation == generation), None)
 
     def adopted(self, record: Record, orphans: Iterable[Orphan]) -> None:
-        """These orphans' job is known again; their slots are taken already."""
+        """Note that these orphans' job is known again; their slots are taken already."""
         for orphan in orphans:
             self.orphans[orphan.allocation.switch].remove(orphan)
         if record.allocations:
             self.holding.append(record)
 
     async def take_qps_back(self, generation: int, qps: frozenset[tuple[int, int]]) -> None:
-        """Workers of a generation have these QPs: older unknown jobs with entries for them are over.
+        """Give up older unknown jobs with entries for these QPs, which workers of a generation have.
 
-        Only their guards of other QPs stay.
+        Keep only their guards of other QPs.
         """
         for name, mine in self.orphans.items():
             for orphan in [o for o in mine if (o.generation or 0) < generation and o.is_for(qps)]:
@@ -137,10 +138,10 @@ class Allocations:
     async def outgrown(
         self, generations: frozenset[int], qps: frozenset[tuple[int, int]], away: frozenset[int]
     ) -> None:
-        """All workers of a job have left these unknown generations for a later one: free their orphans.
+        """Free the orphans of unknown generations that all workers of a job have left for a later one.
 
-        `qps`: what they had there; `away`: addresses of workers that the job went on without, which may still
-        send. Orphans that have other workers' QPs as well stay.
+        `qps`: the workers' QPs there; `away`: addresses of workers that the job went on without, which may
+        still send. Orphans that have other workers' QPs as well stay.
         """
         mine = [
             (self.switches[name], orphan)
@@ -176,7 +177,7 @@ class Allocations:
                 )
 
     def _look_for_orphans(self, switch: ManagedSwitch, found: set[Entry]) -> None:
-        """Keep entries of unknown jobs, and give what they own to nobody."""
+        """Keep entries of unknown jobs, and give what these jobs own to nobody."""
         name, mine = switch.name, self.orphans[switch.name]
         for orphan in mine:
             orphan.lost |= not orphan.is_whole(found)
@@ -206,10 +207,10 @@ class Allocations:
         self.store.outlive(max((orphan.generation or 0 for orphan in new), default=0))
 
     def _evict(self, switch: ManagedSwitch, orphan: Orphan) -> None:
-        """Known jobs give up allocations that collide with an orphan's.
+        """Take allocations that collide with an orphan's from known jobs.
 
-        The database is older than the orphan: whoever gave their slots to the orphan's job had seen that
-        nobody needs them, nor their guards.
+        The database is older than the orphan: whoever gave the slots to the orphan's job had seen that nobody
+        needs them, nor their guards.
         """
         losing = [
             (record, record.allocations[switch.name])
@@ -237,7 +238,7 @@ class Allocations:
                 )
 
     def _forgot(self, record: Record, reason: str) -> None:
-        """A leaf has lost sums of a job that nobody else has."""
+        """Report that a leaf has lost sums of a job that nobody else has."""
         self._engine.post(record, Forgotten(reason))
 
     # Giving
@@ -253,11 +254,11 @@ class Allocations:
             yield
 
     async def put(self, claims: Sequence[Claim], *, admit: Callable[[], None] = lambda: None) -> None:
-        """Slots and entries on all leaves of a job, or of all planes of a gang, and on the spines that join
-        them: all or none.
+        """Allocate slots and write entries for a job, or for all planes of a gang: everywhere or nowhere.
 
-        `admit` may object with a ControllerError when all switches are locked. Raises that, NoResourcesError,
-        UnreachableError, SwitchError or what the database raises; nothing is allocated anywhere then.
+        A job gets them on all its leaves, and on the spines that join these. `admit` may object with a
+        ControllerError when all switches are locked. Raise that, NoResourcesError, UnreachableError,
+        SwitchError or the database's error; nothing is allocated anywhere then.
         """
         leaves = list(dict.fromkeys(leaf for claim in claims for leaf in claim.tree.leaves))
         await asyncio.gather(*(self.switches[leaf].require_ready(_SWITCH_PATIENCE_S) for leaf in leaves))
@@ -298,7 +299,7 @@ class Allocations:
                 raise
 
     def _spines_for(self, tree: Tree, locked: Collection[str]) -> tuple[str, ...]:
-        """The spines that can add up for a job now, of those; UnreachableError where it needs one."""
+        """Return the locked spines that can add up for a job now; UnreachableError if it needs one."""
         usable = tree.spines(self.links.state)
         spines = tuple(spine for spine in usable if spine in locked and self.switches[spine].ready)
         if tree.two_level and not spines:
@@ -318,7 +319,7 @@ class Allocations:
         return given
 
     def require_new(self, generation: int, names: Iterable[str]) -> None:
-        """UnreachableError if a switch may have had the generation under another database."""
+        """Raise UnreachableError if a switch may have had the generation under another database."""
         for name in names:
             if generation <= self.switches[name].repeated_to and self.store.is_doubtful(generation):
                 raise UnreachableError(
@@ -330,7 +331,7 @@ class Allocations:
     def _allocate(
         self, tree: Tree, plan: Plan, spines: Sequence[str], *, leaves: bool = True
     ) -> list[Allocation]:
-        """Regions and entries, leaves before spines."""
+        """Allocate regions and make entries, leaves before spines."""
         allocations: list[Allocation] = []
         try:
             for name in (*(tree.leaves if leaves else ()), *spines):
@@ -401,7 +402,7 @@ class Allocations:
                 self._on_room()
 
     async def extend(self, record: Record, spine: str) -> None:
-        """An allocation on one more spine, which was not there when the job was set up. As `put`."""
+        """Allocate on one more spine, which was not there when the job was set up. Raise as `put`."""
         switch = self.switches[spine]
         async with switch.lock:
             plan, generation = record.job.plan, record.generation
@@ -431,11 +432,11 @@ class Allocations:
     # Taking away
 
     async def take_off(self, planes: Sequence[tuple[Record, Plan]]) -> None:
-        """Free all allocations of a running job, or of a gang, whose workers all hold; they go on by these
-        plans.
+        """Free all allocations of a running job, or gang, that goes on by ring under these plans.
 
-        UnreachableError, SwitchError and the database's errors leave everything as it was; HalfOffError does
-        not. A restart before the database is written finds leaves without the job's entries, and renews it.
+        All its workers must hold. UnreachableError, SwitchError and the database's errors leave everything as
+        it was; HalfOffError does not. After a restart before the database is written, leaves lack the job's
+        entries, and the job is renewed.
         """
         names = list(dict.fromkeys(name for record, _ in planes for name in record.allocations))
         async with self.locked(names):
@@ -470,7 +471,7 @@ class Allocations:
             raise HalfOffError(f"its entries were half removed: {why}, and then {error}") from error
 
     def needs_cleaning(self, record: Record, now: float) -> bool:
-        """Whether an ended job has something that can go now."""
+        """Tell whether an ended job has something that can go now."""
         return any(
             self.switches[name].ready
             and (allocation.role == "spine" or now >= record.free_at or name not in record.flows_removed)
@@ -515,7 +516,7 @@ class Allocations:
         self.freed(record, switch.name)
 
     def freed(self, record: Record, name: str) -> None:
-        """A switch holds nothing of the job any more."""
+        """Note that a switch holds nothing of the job any more, and free its slots there."""
         assert record.generation is not None
         # First the database: what it still has must not be given to another job.
         self.store.release(record.generation, name)

@@ -1,4 +1,4 @@
-"""The known jobs: by name, by generation, and the specifications they were created with."""
+"""The known jobs: by name, by generation, and the specs that they were created with."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _REMEMBERED = 100  # ended jobs
 
 
 class Book:
-    """`specs`: those made by CreateJob. `by_name`: the last job of each. `retired`: of jobs that are over."""
+    """All known jobs. `specs`: those made by CreateJob. `by_name`: the last job of each name.
+
+    `retired`: queue pair numbers of jobs that are over.
+    """
 
     def __init__(self) -> None:
         self.specs: dict[str, JobSpec] = {}
@@ -24,20 +27,20 @@ class Book:
         self.retired = RetiredQueuePairs()
 
     def __iter__(self) -> Iterator[Record]:
-        """The last job of each name, by name."""
+        """Yield the last job of each name, by name."""
         return iter([self.by_name[name] for name in sorted(self.by_name)])
 
     def job(self, name: str) -> Record:
-        """The last job of that name; NotFoundError."""
+        """Return the last job of that name. Raise NotFoundError."""
         record = self.by_name.get(name)
         if record is None:
             raise NotFoundError(f"there is no job {name!r}")
         return record
 
     def of_worker(self, name: str, generation: int, token: bytes) -> Record:
-        """The job of a worker; it may have gone on under another generation, here or before a restart.
+        """Return a worker's job; it may have gone on under another generation, here or before a restart.
 
-        NotFoundError; NotPossibleError where it went on without the worker.
+        Raise NotFoundError, or NotPossibleError if the job went on without the worker.
         """
         record = self.by_name.get(name)
         if record is not None and record.job.live and record.job.workers.knows(token):
@@ -58,7 +61,7 @@ class Book:
         return record
 
     def ended(self, record: Record) -> None:
-        """A job has: what ended long ago is forgotten, and not what began then."""
+        """Note that a job has ended, so that jobs are forgotten in the order of their ends."""
         generation, name = record.generation, record.job.spec.name
         if generation is not None and self.by_generation.get(generation) is record:
             self.by_generation[generation] = self.by_generation.pop(generation)
@@ -66,7 +69,7 @@ class Book:
             self.by_name[name] = self.by_name.pop(name)
 
     def forget_old(self) -> None:
-        """Remember the last that have ended."""
+        """Forget all ended jobs but the last ones."""
         for superseded in (False, True):
             ended = [
                 generation
@@ -80,7 +83,7 @@ class Book:
             del self.by_name[name]
 
     def who_has_qps(self, member: Member, now: float) -> str:
-        """Which job has or had a worker's queue pair numbers on its host; empty if none."""
+        """Name the job that has or had a worker's queue pair numbers on its host; empty if none."""
         wanted = {member.qpn_in, member.qpn_out}
         for record in self.by_name.values():
             if not record.job.live:

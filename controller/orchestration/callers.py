@@ -1,4 +1,4 @@
-"""Who may call what: the certificate decides; without TLS, and on a Unix socket, whoever can connect may."""
+"""Permissions of callers, by certificate; without TLS, and on a Unix socket, anybody who can connect."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ _TLS = b"ssl"
 
 
 def require_role(context: Any, role: Role, what: str) -> Identity | None:
-    """Whose certificate the caller has shown; None where none is needed. NotAllowedError for another role."""
+    """Return the owner of the caller's certificate; None if none is needed.
+
+    Raise NotAllowedError for another role.
+    """
     if is_unix(context.peer()):
         return None
     authentication = context.auth_context()
@@ -39,7 +42,7 @@ def _a(role: Role) -> str:
 
 
 def require_host(identity: Identity | None, host: str) -> None:
-    """A worker's certificate is one host's. NotAllowedError for a worker that says it is on another."""
+    """Raise NotAllowedError for a worker on another host than that of its certificate."""
     if identity is not None and identity.name != host:
         raise NotAllowedError(
             f"the certificate is of {identity}, but the worker says that it is on host {host}: a worker's "
@@ -48,14 +51,14 @@ def require_host(identity: Identity | None, host: str) -> None:
 
 
 def token_hash(token: str) -> str:
-    """The hash of a join token, empty for none. InvalidRequestError for a bad token."""
+    """Return the hash of a join token, empty for none. Raise InvalidRequestError for a bad token."""
     if token and (wrong := tokens.wrong_with(token)) is not None:
         raise InvalidRequestError(wrong)
     return tokens.hashed(token) if token else ""
 
 
 def require_token(spec: JobSpec, token: str) -> None:
-    """NotAllowedError for a worker without the job's join token, and for one whose job has none."""
+    """Raise NotAllowedError for a worker without the job's token, or with one if the job has none."""
     if spec.token_hash:
         if not token:
             raise NotAllowedError(
@@ -72,5 +75,5 @@ def require_token(spec: JobSpec, token: str) -> None:
 
 
 def in_one_line(text: str) -> str:
-    """What a worker says, without what could forge lines of a log or a terminal; not more than fits."""
+    """Cut a worker's text to what fits, without characters that could forge lines of a log or terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in shortened(text))

@@ -1,4 +1,4 @@
-"""Which slots jobs want and have, and the quotas: the input of `slots/admission.py`, which decides."""
+"""Demands of jobs for slots, their present slots, and the quotas: input of `slots/admission.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from controller.slots.admission import (
 
 
 class Demands:
-    """`quotas` are in force; `made_room_for`: the job for which others were moved out."""
+    """Demands of all jobs. `quotas` are in force; `made_room_for`: the job that others were moved out for."""
 
     def __init__(self, manager: SwitchManager, book: Book) -> None:
         self.quotas = parse_quotas(manager.config.quotas)
@@ -43,18 +43,18 @@ class Demands:
         self._book = book
 
     def set_quotas(self, quotas: Quotas | None) -> None:
-        """Other ones; None: the configuration's."""
+        """Set other quotas (None: the configuration's)."""
         self.quotas = parse_quotas(self._manager.config.quotas) if quotas is None else quotas
 
     def require_tenant(self, tenant: str, host: str) -> None:
-        """NotAllowedError where a worker on that host may not say that a job is of a tenant."""
+        """Raise NotAllowedError if a worker on that host may not name that tenant for a job."""
         if why := self.quotas.why_not_from(host, tenant):
             raise NotAllowedError(why)
 
     def shapes(self, jobs: Sequence[Job], window: int, packets: int) -> list[tuple[int, int]]:
-        """Windows and packets a message that a job, or a gang of these planes, may have, the largest first.
+        """Return windows and packets a message that a job, or a gang of these, may have, largest first.
 
-        All are within its quota, where that is possible.
+        All are within its quota, if that is possible.
         """
         limit, planes = self.quotas.job_limit(_tenant(jobs[0])), len(jobs)
         limits = [] if limit is None else [limit // planes]
@@ -64,7 +64,7 @@ class Demands:
         return [largest, *smaller_shapes(*largest, fixed=_fixed(jobs), planes=planes)]
 
     def admit(self, planes: Sequence[Record], plans: Sequence[Plan]) -> None:
-        """NoResourcesError if a new job or gang may not have slots now, or others come before it."""
+        """Raise NoResourcesError if a new job or gang may not have slots now, or others come before it."""
         jobs = [record.job for record in planes]
         renewal = self._book.job(jobs[0].spec.name).job.renewal
         if renewal is not None and renewal.cause in PLANNED:
@@ -81,7 +81,7 @@ class Demands:
             raise NoResourcesError(decision.reasons[demand.key])
 
     def waiting(self, *, ready_only: bool = True) -> dict[Record, Demand]:
-        """What waits, of gangs the leaders; with `ready_only`, what could be moved now or soon."""
+        """Return the jobs that wait, of gangs the leaders; with `ready_only`, those that can move soon."""
         now, found = self._engine.clock(), {}
         for record in self._book:
             waits = record.leader is record and self._could_move_in(record)
@@ -104,7 +104,7 @@ class Demands:
         return found
 
     def _could_move_in(self, record: Record) -> bool:
-        """Whether all planes run by ring, and could run in the network."""
+        """Tell whether all planes run by ring, and could run in the network."""
         return record.is_whole and all(
             job.is_set_up
             and job.plan is not None
@@ -118,7 +118,7 @@ class Demands:
     def of(
         self, jobs: Sequence[Job], plans: Sequence[Plan | None], since: float, *, first: bool = False
     ) -> Demand:
-        """What a job, or the planes of a gang, need for these plans."""
+        """Return the demand of a job, or of the planes of a gang, for these plans."""
         plan, spec = plans[0], jobs[0].spec
         assert plan is not None
         trees = [Tree.of(self._manager.config, job.members) for job in jobs]
@@ -138,18 +138,21 @@ class Demands:
         )
 
     def why_away(self, record: Record) -> str:
-        """Which switch a job, or any plane of its gang, could not have slots on now."""
+        """Say which switch could not give slots to a job, or to a plane of its gang, now; empty if none."""
         whys = (self._manager.why_away(plane.job.members, usable=True) for plane in record.live_planes)
         return next(filter(None, whys), "")
 
     def _on_its_way_in(self, record: Record) -> Demand:
-        """What a plane will take, as it was decided when its move began."""
+        """Return what a plane will take, as decided when its move began."""
         demand = self.of([record.job], [record.job.plan], 0.0)
         granted = record.leader.granted
         return demand if granted is None else replace(demand, slots=granted)
 
     def counted(self) -> list[Demand]:
-        """What counts for tenants, plane by plane: with an allocation, getting one, or on its way in."""
+        """Return all demands that count for tenants, plane by plane.
+
+        These are planes that have an allocation, are getting one, or are on their way in.
+        """
         counted = []
         for record in {*self._book, *self._manager.allocations.holding}:
             job = record.job
@@ -170,7 +173,7 @@ class Demands:
         return counted
 
     def rooms(self) -> Rooms:
-        """What is free, less what jobs on their way in will take."""
+        """Return the free room, less what jobs on their way in will take."""
         manager = self._manager
         rooms = Rooms(
             {name: switch.allocator for name, switch in manager.switches.items()},
@@ -190,7 +193,7 @@ def _is_moving(record: Record) -> bool:
 
 
 def _fixed(jobs: Sequence[Job]) -> tuple[bool, bool]:
-    """Whether window and packets a message were asked for."""
+    """Tell whether window and packets a message were asked for."""
     return (
         any(job.spec.window is not None for job in jobs),
         any(job.spec.message_packets is not None for job in jobs),
@@ -202,7 +205,7 @@ def _tenant(job: Job) -> str:
 
 
 def moves_in(record: Record) -> bool:
-    """Whether a job is on its way into the switches, and has not got there."""
+    """Tell whether a job is on its way into the switches, and has not got there."""
     job, renewal = record.job, record.job.renewal
     if renewal is not None:
         waits = job.state is State.REBUILDING and record.rebuilding is None  # for other planes

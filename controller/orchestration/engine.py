@@ -1,4 +1,4 @@
-"""Carries out the effects of jobs' state machines, one after the other, in their order."""
+"""The engine that carries out the effects of jobs' state machines, one after the other, in order."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ logger = logging.getLogger(__name__)
 
 
 class Engine:
-    """`handlers` carry out each kind of effect. They may call `act` again; its effects go to the end of the
-    queue. `on_act`: called at each `act`.
+    """Queue of effects, carried out by `handlers`, one for each kind. They may call `act` again.
 
-    `stood_still`: called with the seconds that the process itself was stopped for, and the time now.
-    `rng`: what all of the controller draws from. `stopping`: begin nothing new. Not thread-safe: one
-    event loop.
+    The effects of such a call go to the end of the queue. `on_act`: called at each `act`. `stood_still`:
+    called with the seconds that the process itself was stopped for, and the time now. `rng`: the source of
+    all the controller's random numbers. `stopping`: begin nothing new. Not thread-safe: one event loop.
     """
 
     def __init__(self, clock: Callable[[], float], rng: Random, *, interval_s: float) -> None:
@@ -39,14 +38,14 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def act(self, record: Record, call: Callable[[Job, float], None]) -> None:
-        """Call a job's state machine, and do what it asks for. Raises what the call does."""
+        """Call a job's state machine, and do what it asks for. Raise what the call raises."""
         for tell in self.on_act:
             tell()
         call(record.job, self.clock())
         self.post(record, *record.job.take_effects())
 
     def post(self, record: Record, *effects: Effect) -> None:
-        """Have effects carried out."""
+        """Queue effects, and carry out the queue."""
         self._queue.extend((record, effect) for effect in effects)
         if self._at_it:
             return
@@ -70,7 +69,7 @@ class Engine:
     # Time.
 
     def awake(self) -> float:
-        """The time. If this process itself stood still until now, nobody else has to answer for that."""
+        """Return the time. If this process itself stood still until now, call `stood_still`."""
         now = self.clock()
         late = 0.0 if self._awake_at is None else now - self._awake_at - self._interval_s
         self._awake_at = now
@@ -80,14 +79,14 @@ class Engine:
         return now
 
     def begin_anew(self) -> float:
-        """The time; forget how long ago the last call was."""
+        """Return the time, and forget how long ago the last call was."""
         self._awake_at = self.clock()
         return self._awake_at
 
     # Tasks.
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run this in the background; its defects are logged, and `drain` waits for it."""
+        """Run this in the background; log its defects. `drain` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)

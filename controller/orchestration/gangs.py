@@ -1,7 +1,7 @@
 """Gangs: the planes of machines with several GPUs, which begin, move, are renewed and end together.
 
-An elastic gang goes on without machines: who is lost in one plane takes the workers of its machine out of all
-others, before any of them is renewed.
+An elastic gang goes on without lost machines: a worker lost in one plane takes the workers of its machine out
+of all others, before any plane is renewed.
 
 Local rank g of all machines is a job of its own, plane g. The controller knows a gang as the records that
 share a list, `Record.planes`; a job of its own is a gang of one plane. This module brings planes together,
@@ -30,8 +30,10 @@ _ALIKE = ("elastic", "min_workers", "mode", "path_mtu", "window", "message_packe
 
 
 class Gangs:
-    """`patience_s`: how long planes that run wait for others that do not come back. `lease_s`: how long after
-    it was last answered a worker of an elastic gang is sure to have stopped by itself.
+    """The planes of all gangs. `patience_s`: how long planes that run wait for others to come back.
+
+    `lease_s`: the time after its last answered message when a worker of an elastic gang is sure to have
+    stopped by itself.
     """
 
     def __init__(self, book: Book, engine: Engine, *, patience_s: float, lease_s: float) -> None:
@@ -44,9 +46,9 @@ class Gangs:
     # Joining
 
     def check(self, spec: JobSpec, token: str | None = None) -> None:
-        """Raise what speaks against a job beside those that there are: ConflictError, InvalidRequestError.
+        """Raise ConflictError or InvalidRequestError if a job does not fit beside those that there are.
 
-        With a `token`, what a worker brings, NotAllowedError where another plane has another one.
+        With a worker's `token`, raise NotAllowedError if another plane has another token.
         """
         self._require_free(spec)
         for other in self._other_planes(spec):
@@ -55,9 +57,9 @@ class Gangs:
                 require_token(other, token)
 
     def check_told(self, spec: JobSpec, token: str) -> None:
-        """Raise the same of a running job that its workers tell of: ConflictError, NotAllowedError.
+        """Raise ConflictError or NotAllowedError if a running job that its workers tell of does not fit.
 
-        What was created and nobody has joined may be otherwise, but its token is needed.
+        A created job that nobody has joined may differ from it, but its token is needed.
         """
         self._require_free(spec)
         created = self._book.specs.get(spec.name)
@@ -75,7 +77,7 @@ class Gangs:
                 require_token(other, token)
 
     def _require_free(self, spec: JobSpec) -> None:
-        """ConflictError where a gang has a job's name, or a job a gang's."""
+        """Raise ConflictError if a gang has the job's name, or a job the gang's."""
         if spec.gang is None:
             for other in self._planes():
                 assert other.gang is not None
@@ -88,12 +90,12 @@ class Gangs:
             raise ConflictError(f"there is a job {name} already: use another name for the gang")
 
     def _planes(self) -> list[JobSpec]:
-        """All planes that are not over, and those that were created."""
+        """Return all planes that are not over, and those that were created."""
         live = {record.job.spec.name: record.job.spec for record in self._book if record.job.live}
         return [spec for spec in {**self._book.specs, **live}.values() if spec.gang is not None]
 
     def _other_planes(self, spec: JobSpec) -> list[JobSpec]:
-        """Return those of the same gang, in order."""
+        """Return the other planes of the same gang, in order."""
         gang = spec.gang
         others = [
             (other.gang.plane, other)
@@ -103,11 +105,11 @@ class Gangs:
         return [other for _, other in sorted(others, key=lambda found: found[0]) if other.name != spec.name]
 
     def of(self, name: str) -> list[Record]:
-        """The planes of a gang that are not over, in order."""
+        """Return the planes of a gang that are not over, in order."""
         return [record for record in self.last_of(name) if record.job.live]
 
     def last_of(self, name: str) -> list[Record]:
-        """The same; those that are over, too."""
+        """Return the planes of a gang, also those that are over, in order."""
         found = [
             record
             for record in self._book.by_name.values()
@@ -116,7 +118,7 @@ class Gangs:
         return sorted(found, key=_plane)
 
     def enlist(self, record: Record, gang: Gang | None) -> None:
-        """A job is a plane of that gang, beside those of the same run."""
+        """Make a job a plane of that gang, beside those of the same run."""
         if gang is None:
             return
         for other in self.of(gang.name):
@@ -129,13 +131,13 @@ class Gangs:
         record.planes.sort(key=lambda mate: gang.plane if mate is record else _plane(mate))
 
     def gathered(self, record: Record) -> None:
-        """Who has joined has changed: all planes hear who is missing, or are set up."""
+        """Tell all planes who is missing, or have them set up, after a worker has joined or withdrawn."""
         missing = self.missing(record)
         for plane in record.live_planes:
             self._engine.act(plane, lambda job, now: job.gathered(missing))
 
     def missing(self, record: Record) -> tuple[str, ...]:
-        """Who has not joined any of the planes, in words, machine by machine."""
+        """List, in words, machine by machine, who has not joined any of the planes."""
         gang = record.job.spec.gang
         if gang is None:
             return ()
@@ -150,23 +152,23 @@ class Gangs:
         return tuple(lines) if more <= 0 else (*lines[:_MOST_LINES], f"others of {more} more machines")
 
     def vacated(self, record: Record) -> None:
-        """All who had joined a plane that nobody created have withdrawn: it is none of the gang any more."""
+        """Take a plane that nobody created out of its gang, as all who had joined have withdrawn."""
         rest = [mate for mate in record.planes if mate is not record]
         self.leave_out(record)
         if rest:
             self.gathered(rest[0])
 
     def leave_out(self, record: Record) -> None:
-        """A job is none of its gang's planes any more."""
+        """Take a job out of its gang's planes."""
         record.planes.remove(record)
         record.planes = [record]
 
     # Machines that are lost
 
     def machine_lost(self, record: Record, lost: MachineLost) -> None:
-        """A plane goes on without a worker: all others do so without those of its machine.
+        """Let all other planes go on without a machine that one plane goes on without.
 
-        They may not have heard so, and return results while their leases run.
+        Its workers may not have heard so, and return results while their leases run.
         """
         own, now = _plane(record), self._engine.clock()
         for plane in record.planes:
@@ -183,7 +185,7 @@ class Gangs:
     # Ends
 
     def ended(self, record: Record) -> None:
-        """A plane is over: for a failure, all others are, too."""
+        """End all planes if one has ended for a failure."""
         outcome = record.job.outcome
         if not isinstance(outcome, Ended) or outcome.cause is EndCause.ALL_LEFT:
             return
@@ -192,7 +194,7 @@ class Gangs:
             self._engine.act(mate, lambda job, now: job.end_with(outcome, plane))
 
     def tick(self) -> None:
-        """Time has passed: planes that others do not come back to are over."""
+        """End planes that others do not come back to."""
         now, before, self._apart_since = self._engine.clock(), self._apart_since, {}
         for record in self._book:
             gang = record.job.spec.gang
@@ -210,8 +212,8 @@ class Gangs:
     def _away(self, record: Record, gang: Gang) -> str:
         """Name the planes that are neither here nor over, as everybody had left them.
 
-        One that is not set up is not here: an older database may know no more of it than that it was
-        created, and who joins it is none of those that are waited for.
+        A plane that is not set up is not here: an older database may only know that it was created, and a
+        worker that joins it is none of those that are waited for.
         """
         there = {_plane(mate) for mate in record.planes if mate.job.is_set_up or not mate.job.live}
         away = [plane for plane in range(gang.planes) if plane not in there]
@@ -223,13 +225,13 @@ class Gangs:
         )
 
     def forgive(self, seconds: float, now: float) -> None:
-        """The controller itself was stopped for so long, until now."""
+        """Extend times: the controller itself was stopped for so many seconds, until now."""
         self._apart_since = {r: min(now, since + seconds) for r, since in self._apart_since.items()}
 
     # After a restart
 
     def loaded(self) -> None:
-        """The database's jobs are there: planes find each other, and end where one had failed."""
+        """Bring the planes of the database's jobs together, and end gangs in which one had failed."""
         records = [record for record in self._book if record.job.spec.gang is not None]
         for record in records:
             if record.job.live:
@@ -245,7 +247,7 @@ class Gangs:
                     break
 
     def _why_over(self, gang: Gang, plane: int) -> Ended | None:
-        """Why a gang that was loaded cannot go on for a plane's sake; None where it can."""
+        """Return the end of a loaded gang that cannot go on because of a plane; None if it can."""
         mate = self._book.by_name.get(gang.job_of(plane))
         if mate is not None and isinstance(mate.job.outcome, Ended):
             return mate.job.outcome
@@ -256,7 +258,7 @@ class Gangs:
 
 
 def _require_alike(spec: JobSpec, other: JobSpec) -> None:
-    """InvalidRequestError where two planes are not asked for alike: their GPUs share each tensor."""
+    """Raise InvalidRequestError if two planes differ in their settings: their GPUs share each tensor."""
     gang, its = spec.gang, other.gang
     assert gang is not None
     assert its is not None
@@ -284,7 +286,7 @@ def _require_alike(spec: JobSpec, other: JobSpec) -> None:
 
 
 def _in_words(value: bool | Mode | int | None) -> str:
-    """A setting of a job as people write it."""
+    """Return a setting of a job as people write it."""
     return "open" if value is None else str(value).lower()
 
 
@@ -302,7 +304,7 @@ def _plane(record: Record) -> int:
 
 
 def _gpus_of(machine: int, absent: Iterable[int], here: Mapping[int, Member]) -> str:
-    """Some GPUs of a machine, in words; where it is, if another of its workers has said so."""
+    """Name some GPUs of a machine, and its address if another of its workers has given it."""
     numbers = list(map(str, absent))
     which = f"GPU{'s' if len(numbers) > 1 else ''} {', '.join(numbers)} of machine {machine}"
     member = next(iter(here.values()), None)

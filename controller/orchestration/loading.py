@@ -1,4 +1,4 @@
-"""Takes over the jobs of the database when the controller starts; they live on if their workers come back."""
+"""Takeover of the database's jobs when the controller starts; they live on if their workers come back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def load(manager: SwitchManager, book: Book, gangs: Gangs, renewer: Renewer, timing: Timing) -> None:
-    """Take over what the database knows; StoreError where it does not fit the configuration."""
+    """Take over what the database knows. Raise StoreError if it does not fit the configuration."""
     engine = manager.engine
     now = engine.begin_anew()  # a controller may be stopped before its first tick
     for spec in manager.store.specs():
@@ -111,7 +111,7 @@ def _load(
 
 
 def _without_drafts(jobs: Sequence[StoredJob]) -> list[StoredJob]:
-    """The jobs of the database; of one name, only the last may live that its workers can have heard of.
+    """Return the database's jobs; of each name, only the last that workers can have heard of may live.
 
     A controller that died in the middle of a renewal leaves the job before it, which may be over or deleted
     by now, and one that is half written.

@@ -1,4 +1,4 @@
-"""Finds, in the switches' slots, the first message that a lost worker did not contribute to."""
+"""Search in the switches' slots for the first message that a lost worker did not contribute to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ASKING_S = 2.0
 
 @dataclass
 class Found:
-    """Slots that have been read, their indexes counted from the region's first. `whole`: all of them."""
+    """Slots that have been read, their indexes counted from the region's first. `whole`: all were read."""
 
     at_leaf: list[SlotContent] = field(default_factory=list)
     at_spines: list[SlotContent] = field(default_factory=list)
@@ -30,9 +30,9 @@ class Found:
 async def what_it_lacks(
     config: Config, switches: Mapping[str, ManagedSwitch], record: Record, token: bytes
 ) -> tuple[int | None, str]:
-    """The first message that others wait for and the worker with that token had not sent, and a sentence.
+    """Find the first message that others wait for and that worker had not sent.
 
-    None if there is none, or it is not known. This reads the job's slots.
+    Return it with a sentence; None for it if there is none, or it is not known. This reads the job's slots.
     """
     job = record.job
     rank = next((rank for rank, worker in job.workers.items() if worker.token == token), None)
@@ -68,7 +68,7 @@ async def what_it_lacks(
 async def _read(
     switches: Mapping[str, ManagedSwitch], record: Record, leaf: str, message_packets: int, found: Found
 ) -> None:
-    """The slots of a leaf and of the spines that can be asked: first those of messages' first packets."""
+    """Read the slots of a leaf, and of the spines that can be asked: of messages' first packets, then all."""
     allocations = [record.allocations[leaf]] if leaf in record.allocations else []
     allocations += [
         allocation
@@ -85,7 +85,7 @@ async def _read(
 async def slots_of(
     switches: Mapping[str, ManagedSwitch], allocation: Allocation, step: int
 ) -> list[SlotContent]:
-    """A job's slots on a switch, each `step`th; their indexes are counted from the region's first."""
+    """Return a job's slots on a switch, each `step`th; their indexes count from the region's first."""
     region = allocation.region
     slots = await switches[allocation.switch].switch.slots(region.base, region.slots, step=step)
     return [replace(slot, index=slot.index - region.base) for slot in slots]
@@ -99,11 +99,11 @@ def first_missing(
     at_spines: Iterable[SlotContent],
     rack_bit: int,
 ) -> int | None:
-    """The oldest message that others have contributed to and this worker has not; None if there is none.
+    """Return the oldest message that others have contributed to but not this worker; None if none.
 
-    On the leaf `own_bit` of `everybody` is the worker's, on spines `rack_bit` its rack's: what a spine lacks
-    of a rack, and its leaf has not from the worker, the worker has not sent either. Indexes count from the
-    region's first slot.
+    `own_bit` of `everybody` is the worker's bit on the leaf, `rack_bit` that of its rack on spines. If a
+    spine lacks the rack's part, and the leaf does not have the worker's, the worker has not sent it. Indexes
+    count from the region's first slot.
     """
     sent: set[tuple[int, int]] = set()
     missing: set[int] = set()

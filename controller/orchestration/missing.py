@@ -1,4 +1,4 @@
-"""Tells a worker whose collective makes no progress whom it waits for, as `p4reduce doctor` would.
+"""Answers to workers whose collective makes no progress: whom it waits for, as `p4reduce doctor` says.
 
 The switches' slots say who has not contributed to the oldest message that is not complete. Where they name
 nobody, as in a job by ring, the workers' heartbeats say who is not in the collective.
@@ -28,7 +28,7 @@ Slots = Mapping[str, Iterable[SlotContent]]  # by switch, indexes counted from t
 
 
 class Missing:
-    """Answers workers that ask. A job's slots are read once for all that ask meanwhile."""
+    """Answers for workers that ask. A job's slots are read once for all that ask meanwhile."""
 
     def __init__(self, manager: SwitchManager, *, interval_s: float) -> None:
         self._manager = manager
@@ -37,7 +37,7 @@ class Missing:
         self._asking: dict[Record, list[Stuck]] = {}
 
     def asked(self, record: Record, stuck: Stuck) -> None:
-        """A worker asks."""
+        """Answer a worker's question, in the background."""
         if record in self._asking:
             self._asking[record].append(stuck)
         else:
@@ -55,7 +55,7 @@ class Missing:
             self._engine.act(record, partial(_tell, stuck=stuck, who=who))
 
     async def _who_has_not_contributed(self, record: Record) -> str:
-        """In words; empty where no slot of the job names anybody, or no switch says."""
+        """Name the late workers; empty if no slot names any, or no switch answers."""
         job = record.job
         if job.plan is None or not record.allocations:
             return ""
@@ -74,7 +74,7 @@ class Missing:
         return f"{_listed(members)} {verb} not contributed to message {message}"
 
     async def _read(self, record: Record, message_packets: int, found: dict[str, list[SlotContent]]) -> None:
-        """Slots of the switches that can be asked, leaves first: of messages' first packets, then of all."""
+        """Read slots of switches that can be asked, leaves first: of messages' first packets, then all."""
         switches = self._manager.switches
         for step in (message_packets, 1):
             for allocation in record.leaves_first:
@@ -88,10 +88,10 @@ def _tell(job: Job, now: float, *, stuck: Stuck, who: str) -> None:
 
 
 def not_contributed(generation: int, tree: Tree, slots: Slots) -> tuple[int, tuple[int, ...]] | None:
-    """The oldest message that lacks contributions, and the ranks that have sent none; None: there is none.
+    """Return the oldest message that lacks contributions, and the ranks that have sent none; or None.
 
-    What a spine lacks of a rack, nobody there has sent where the leaf has nothing of it either; what the leaf
-    has whole is on its way.
+    If a spine lacks a rack's part and the leaf has nothing of it either, nobody in that rack has sent it. If
+    the leaf has all of the rack's part, that is on its way.
     """
     missing: dict[int, set[int]] = {}
     begun: set[tuple[str, int, int]] = set()
@@ -118,6 +118,6 @@ def not_contributed(generation: int, tree: Tree, slots: Slots) -> tuple[int, tup
 
 
 def _listed(words: list[str]) -> str:
-    """Name some, and say how many more there are."""
+    """List some, and say how many more there are."""
     shown = words[:_NAMED] + ([f"{len(words) - _NAMED} more"] if len(words) > _NAMED else [])
     return ", ".join(shown)

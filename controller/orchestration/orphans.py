@@ -36,17 +36,17 @@ class Orphan:
 
     @property
     def qps(self) -> frozenset[tuple[int, int]]:
-        """Its workers' QPs as far as they are guarded here: address and number."""
+        """The QPs of its workers that are guarded here: address and number."""
         return frozenset(_qp(entry) for entry in self.allocation.entries if _table(entry) == MEMBER_QP)
 
     def is_for(self, qps: frozenset[tuple[int, int]]) -> bool:
-        """Whether packets to any of these QPs meet it; guards are the first of its entries to go."""
+        """Tell whether packets to any of these QPs meet it; guards are the first of its entries to go."""
         return any(
             _table(entry) in (FLOW, MEMBER_QP) and _qp(entry) in qps for entry in self.allocation.entries
         )
 
     def give_up(self, qps: frozenset[tuple[int, int]]) -> list[Entry]:
-        """Keep only guards, except those of these QPs, which others have now; returns what to remove."""
+        """Keep only guards, except those of these QPs, which others have now. Return those to remove."""
         self.lost = True
         staying = [
             entry for entry in self.allocation.entries if _table(entry) == MEMBER_QP and _qp(entry) not in qps
@@ -57,13 +57,13 @@ class Orphan:
         return going
 
     def collides(self, allocation: Allocation) -> bool:
-        """Whether the switch cannot hold it together with that allocation."""
+        """Tell whether the switch cannot hold it together with that allocation."""
         return self.allocation.region.collides(allocation.region) or collide(
             self.allocation, allocation.entries
         )
 
     def is_whole(self, found: Iterable[Entry]) -> bool:
-        """Whether the switch has all of it, except the choice of spines, which changes while the job runs."""
+        """Tell whether the switch has all of it except the choice of spines, which changes at run time."""
         fixed = {entry for entry in self.allocation.entries if _table(entry) != UPLINK}
         return fixed <= set(found)
 
@@ -75,7 +75,7 @@ def orphans(
     known: Iterable[Allocation],
     is_ours: Callable[[int], bool],
 ) -> list[Orphan]:
-    """The jobs on a switch that neither have a `known` allocation there nor are of a generation of ours.
+    """Find the jobs on a switch without a `known` allocation there whose generation is not ours.
 
     Such a job and a known allocation may share a number on the switch; one of the two is older then, and the
     entries on the switch belong to the generation that their flows tell.
@@ -112,7 +112,10 @@ def orphans(
 
 
 def guards_found(allocation: Allocation, found: Iterable[Entry], known: Iterable[Allocation]) -> list[Entry]:
-    """The guards at an allocation's number on a switch that no known one has: its workers' by the switch."""
+    """Return the guards at an allocation's number on a switch that no known allocation has.
+
+    By the switch's entries they belong to the allocation's workers.
+    """
     keys = {key_of(entry) for other in known for entry in other.entries}
     return [
         entry
@@ -124,12 +127,12 @@ def guards_found(allocation: Allocation, found: Iterable[Entry], known: Iterable
 
 
 def generation_in(entries: Iterable[Entry]) -> int | None:
-    """The generation that a job's flows tell; None where there are none."""
+    """Return the generation that a job's flows tell; None if there are none."""
     return max((g for entry in entries if (g := _generation(entry)) is not None), default=None)
 
 
 def _number(entry: Entry, guarded: dict[tuple[int, int], int | None]) -> int | None:
-    """Which of the switch's jobs an entry belongs to; of one that only passes on, by its QP's guards."""
+    """Return the number of the job that an entry belongs to; for one that passes on, by its QP's guards."""
     if isinstance(entry, Group):
         return entry.group - JOB_GROUPS.start
     match, params = dict(entry.match), dict(entry.params)
@@ -149,7 +152,7 @@ def _generation(entry: Entry) -> int | None:
 
 
 def _region(number: int, entries: Iterable[Entry]) -> Region:
-    """Its slots; none where no flow says which."""
+    """Return the region that the entries tell; without slots if no flow tells them."""
     for entry in entries:
         params = {} if isinstance(entry, Group) else dict(entry.params)
         if "window_mask" in params:

@@ -1,4 +1,4 @@
-"""Checks what a job asks for, and plans its run: sizes, path MTU, in the network or by ring. No I/O."""
+"""Checks and plans of jobs: sizes, path MTU, in the network or by ring. No I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@/+-]{0,127}")
 
 
 def check_spec(config: Config, spec: JobSpec) -> None:
-    """InvalidRequestError where the job could never run as it is asked for."""
+    """Raise InvalidRequestError if the job could never run as it is asked for."""
     if _NAME.fullmatch(spec.name) is None:
         raise InvalidRequestError(
             f"{spec.name!r} is no job name: 1 to 128 letters, digits and . _ : @ / + -, beginning with a "
@@ -73,9 +73,10 @@ def check_spec(config: Config, spec: JobSpec) -> None:
 
 
 def planes_of(spec: JobSpec) -> list[JobSpec]:
-    """What was asked for, plane by plane where it is a gang by its name. InvalidRequestError.
+    """Split a request for a gang by its name into its planes. Raise InvalidRequestError.
 
-    Its world size and least number of workers are those of all GPUs; a machine goes on whole or not at all.
+    The request's world size and least number of workers count all GPUs; a machine goes on whole or not at
+    all.
     """
     gang = spec.gang
     if gang is None or spec.name != gang.name:
@@ -105,14 +106,14 @@ def _check_gang(job: str, gang: Gang | None) -> None:
 
 
 def spec_from(message: pb.JobSpec) -> JobSpec:
-    """What CreateJob asks for. InvalidRequestError for a mode that there is not."""
+    """Return the request of CreateJob. Raise InvalidRequestError for an unknown mode."""
     if message.mode not in (pb.MODE_UNSPECIFIED, pb.IN_NETWORK, pb.RING):
         raise InvalidRequestError(f"job {message.name[:128]!r}: there is no mode {message.mode}")
     return replace(from_proto(JobSpec, message), token_hash=token_hash(message.join_token))
 
 
 def member_from(config: Config, join: Join) -> Member:
-    """The worker that asks to join. InvalidRequestError, NotFoundError where it cannot be one."""
+    """Return the worker that asks to join. Raise InvalidRequestError or NotFoundError if it cannot be one."""
     worker = join.worker
     who = f"job {join.job}, rank {worker.rank} ({worker.hostname or worker.ip})"
     if len(worker.hostname) > _LONGEST_HOSTNAME or not worker.hostname.isprintable():
@@ -146,7 +147,7 @@ def member_from(config: Config, join: Join) -> Member:
 
 
 def check_qps(who: str, *, qpn_out: int, psn_out: int, qpn_in: int) -> None:
-    """InvalidRequestError where these are no QPs of a worker."""
+    """Raise InvalidRequestError if these cannot be a worker's QPs."""
     for what, number, least in (
         ("qpn_out", qpn_out, _FIRST_QPN),
         ("qpn_in", qpn_in, _FIRST_QPN),
@@ -173,9 +174,9 @@ def _backup(join: Join, who: str) -> Backup | None:
 
 
 def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member], *, backup: bool = False) -> int:
-    """The largest that every link carries, unless the job asks for one: `Job.check` has compared that.
+    """Return the largest path MTU that every link carries, or the job's own, which `Job.check` has compared.
 
-    With `backup`, that every backup interface carries, and no larger than asked for.
+    With `backup`, return the largest that every backup interface carries, and no larger than asked for.
     """
     if backup:
         carried = min(member.backup.path_mtu for member in members if member.backup is not None)
@@ -184,7 +185,7 @@ def path_mtu(config: Config, spec: JobSpec, members: Sequence[Member], *, backup
 
 
 def sizes(config: Config, spec: JobSpec, switches: Iterable[str]) -> tuple[int, int]:
-    """Window and packets a message: the job's, else the configuration's, else what all its switches take."""
+    """Return window and packets a message: the job's, else the configuration's, else its switches' least."""
     defaults = [config.switch(switch).defaults() for switch in switches]
     return (
         spec.window or config.window or min(window for window, _ in defaults),
@@ -193,12 +194,12 @@ def sizes(config: Config, spec: JobSpec, switches: Iterable[str]) -> tuple[int, 
 
 
 def switches_of(tree: Tree) -> tuple[str, ...]:
-    """The switches that a job may need: its leaves, and all spines that join them."""
+    """Return the switches that a job may need: its leaves, and all spines that join them."""
     return (*tree.leaves, *tree.spines(ALL_UP))
 
 
 def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
-    """Why the job cannot be summed by switches, whatever there is room for; empty if it can."""
+    """Say why switches cannot sum the job, even with enough room; return "" if they can."""
     if spec.mode is Mode.RING:
         return "the job was created with ring mode"
     if len(members) == 1:
@@ -216,12 +217,12 @@ def why_ring(config: Config, spec: JobSpec, members: Sequence[Member]) -> str:
 
 
 def selective(spec: JobSpec, members: Sequence[Member]) -> bool:
-    """Whether lost packets alone are sent again: unless one asks for go-back-N, or is on an RDMA device."""
+    """Tell whether only lost packets are resent: no worker asks for go-back-N or is on an RDMA device."""
     return False not in _asked(spec, members) and _on_a_device(members) is None
 
 
 def require_selective(spec: JobSpec, members: Sequence[Member]) -> None:
-    """NotPossibleError where selective retransmission is asked for and cannot be had."""
+    """Raise NotPossibleError if selective retransmission is asked for and not possible."""
     device = _on_a_device(members)
     if device is not None and True in _asked(spec, members):
         raise NotPossibleError(

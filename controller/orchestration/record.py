@@ -1,4 +1,4 @@
-"""All that the controller knows of a job: its state machine, its workers' sessions, its allocations."""
+"""The controller's record of a job: its state machine, its workers' sessions, its allocations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from controller.slots.allocation import Allocation
 class Mailbox:
     """Messages for a worker. After None in `events` the session is over for the controller.
 
-    `told`: how the job ended, once the events say so. `token`: the worker's, once it has one.
+    `told`: the job's end, once the events say so. `token`: the worker's, once it has one.
     """
 
     def __init__(self, rank: int, token: bytes = b"") -> None:
@@ -38,9 +38,9 @@ class Queueing:
 
 @dataclass
 class Retries:
-    """When the controller tries again what a job's generation needs, and since when that has failed.
+    """Times of the next tries at what a job's generation needs, and since when that has failed.
 
-    `failing_since`: the switches could not be written; `rebuild`: which generation to write again, and when.
+    `failing_since`: the switches could not be written; `rebuild`: the generation to write again, and when.
     `save_at`: when to save the generation again. `away_since`: a switch that the job needs is away;
     `warned_at`: when the log last said so.
     """
@@ -57,26 +57,29 @@ class Record:
     """A job, its workers' sessions by rank, and its allocations by switch (empty: it has none anywhere).
 
     `planes`: the planes of its gang that have begun, in order, itself among them; all of them share the list.
-    A job of its own is a gang of one plane. What concerns the slots of a gang is its `leader`'s: its place in
-    the queue, and how many slots a region was `granted` when it was let in. `leases`: how long workers, by
-    token, that an elastic gang goes on without may return results, unless they end their sessions before.
+    A job of its own is a gang of one plane. The `leader` of a gang has what concerns its slots: its place in
+    the queue, and the number of slots a region that it was `granted` when it was let in. `leases`, by token:
+    until when workers that an elastic gang goes on without may return results, unless they end their sessions
+    before.
 
-    What is being done for it: `installing`: switches are being written; `rebuilding`: which generation is;
-    `cleaning`: it is being taken away; `when_written`: what waits until switches are not being written.
+    Work under way: `installing`: switches are being written; `rebuilding`: the generation that is being
+    rebuilt; `cleaning`: it is being taken away; `when_written`: calls that wait until switches are not being
+    written.
 
-    What it waits for: `waits_for`, in words; `retries`; `queueing`: its place in the queue, where it has one;
-    `moving_out`: why, where it is; `allocated_at`: when it got its slots; `renumbered_at`: when that was last
-    tried; `refused`: how often in this renewal workers offered queue pairs whose numbers they cannot have;
-    `stuck`: no spine can be used, which has been said; `without`: spines that had no room for it, likewise.
+    Waiting: `waits_for`: the reason in words; `retries`; `queueing`: its place in the queue, if it has one;
+    `moving_out`: the reason, if it is moving out; `allocated_at`: when it got its slots; `renumbered_at`: the
+    last try to renumber it; `refused`: how often in this renewal workers offered queue pairs whose numbers
+    they cannot have; `stuck`: no spine can be used, which has been logged; `without`: spines that had no room
+    for it, which has been logged.
 
-    What is left of it: `before`: what generations before this one have left on switches; `free_at`: when the
-    guards of an ended job may go; `flows_removed`: the switches where it has only those left; `ended_at`:
-    None also where that was before a restart; `deleted`: nobody asks for it any more; `unheard`: no worker
-    has heard of its generation, and the database forgets it when no switch has anything of it.
+    Remains: `before`: what earlier generations have left on switches; `free_at`: when the guards of an ended
+    job may go; `flows_removed`: the switches that hold only its guards; `ended_at`: None also if that was
+    before a restart; `deleted`: nobody asks for it any more; `unheard`: no worker has heard of its
+    generation, and the database forgets it when no switch has anything of it.
 
-    What the database does not know: `unsaved`: its generation, and those `behind`. `later`, by token: the
-    generation behind the database's that a worker came back with, and the numbers of its QPs there, where
-    the database is from a backup.
+    Not in the database: `unsaved`: its generation is not saved; `behind`: earlier ones that are not. `later`,
+    by token, for a database from a backup: the later generation that a worker came back with, and its QPs
+    there.
     """
 
     job: Job
@@ -113,29 +116,29 @@ class Record:
 
     @property
     def live_planes(self) -> list[Record]:
-        """Those that are not over: all, until their workers leave or the gang ends."""
+        """The planes that are not over: all, until their workers leave or the gang ends."""
         return [plane for plane in self.planes if plane.job.live]
 
     @property
     def leader(self) -> Record:
-        """The first of them; itself where all are over."""
+        """The first live plane of its gang; itself if all are over."""
         return next(iter(self.live_planes), self)
 
     @property
     def is_whole(self) -> bool:
-        """Whether all planes of its gang are there, and none is over."""
+        """True if all planes of its gang are there, and none is over."""
         gang = self.job.spec.gang
         return len(self.live_planes) == (1 if gang is None else gang.planes)
 
     @property
     def what(self) -> str:
-        """The job or gang, in words."""
+        """Name with its kind, "job j" or "gang g", for messages."""
         gang = self.job.spec.gang
         return f"job {self.job.spec.name}" if gang is None else f"gang {gang.name}"
 
     @property
     def generation(self) -> int | None:
-        """None before there is a plan."""
+        """The generation; None before there is a plan."""
         return self.job.plan.generation if self.job.plan is not None else None
 
     @property
@@ -145,7 +148,7 @@ class Record:
 
     @property
     def leaves_first(self) -> list[Allocation]:
-        """Its allocations, those on leaves before those on spines, by switch."""
+        """The allocations, those on leaves before those on spines, by switch."""
         return sorted(self.allocations.values(), key=lambda allocation: (allocation.role, allocation.switch))
 
 
@@ -156,7 +159,7 @@ def stored(
     phase: Phase,
     tokens: Mapping[int, bytes] | None = None,
 ) -> StoredJob:
-    """The job as the database keeps it; `tokens` by rank where workers do not have theirs yet."""
+    """Return the job as the database keeps it; `tokens` by rank if workers do not have theirs yet."""
     return StoredJob(
         spec=job.spec,
         explicit=job.explicit,

@@ -1,4 +1,4 @@
-"""All jobs: connects their state machines to the parts that do the work, and tells them the time."""
+"""The registry of all jobs: connects their state machines to the parts that do the work."""
 
 from __future__ import annotations
 
@@ -41,9 +41,10 @@ _TOKEN_BYTES = 16
 
 
 class Registry:
-    """Call `load`, start the switches, `manager.settle` each, and keep `run` running.
+    """All jobs and the parts that work for them. Call `load`, start the switches, and keep `run` running.
 
-    Its parts know those before them, and none knows the registry:
+    A switch's `on_change` has to call `manager.on_switch_change`. The parts know those before them, and none
+    knows the registry:
 
         engine ◄── manager (the switches), gangs ◄── demands (for slots) ◄── installer
             ◄── renewer ◄── waitlist, adoption ◄── sessions
@@ -122,15 +123,15 @@ class Registry:
     # Jobs.
 
     def jobs(self) -> list[Record]:
-        """The last job of each name, by name."""
+        """Return the last job of each name, by name."""
         return list(self.book)
 
     def job(self, name: str) -> Record:
-        """The last job of that name; NotFoundError."""
+        """Return the last job of that name. Raise NotFoundError."""
         return self.book.job(name)
 
     def planes(self, name: str) -> list[Record]:
-        """The job of that name, or the planes of the gang, as far as they have begun. NotFoundError."""
+        """Return the job of that name, or the gang's planes that have begun. Raise NotFoundError."""
         if name in self.book.by_name:
             return [self.book.job(name)]
         return self.gangs.last_of(name) or [self.book.job(name)]
@@ -138,7 +139,7 @@ class Registry:
     def create_job(self, spec: JobSpec) -> list[Record]:
         """Make a job that workers may join any number of times, one run after the other.
 
-        One that has the name of its gang is all planes of it, and its world size that of all together.
+        A spec with the name of its gang stands for all planes, and its world size for that of all together.
         """
         spec = replace(spec, tenant=tenant_of(spec.tenant))
         specs = planning.planes_of(spec)
@@ -160,10 +161,10 @@ class Registry:
         return records
 
     def delete_job(self, name: str) -> list[Record]:
-        """End a job if it runs, and forget it; a gang, by its name, with all planes. NotFoundError.
+        """End a job if it runs, and forget it; a gang, by its name, with all planes.
 
-        A plane takes the others to their end, and they are not forgotten. Where the database raises
-        something, the job has ended, and can be deleted once more.
+        Raise NotFoundError. Deleting a plane ends the others too, but does not forget them. If the database
+        raises an error, the job has ended, and can be deleted once more.
         """
         planes = self.planes(name)
         reason = f"{planes[0].what if len(planes) > 1 else f'job {name}'} was deleted"
@@ -191,7 +192,7 @@ class Registry:
             self.gangs.vacated(record)
 
     def _install(self, record: Record, effect: effects.Install) -> None:
-        """All have joined: a job is set up, a gang when all of its planes hear so."""
+        """Set up a job whose workers have all joined; a gang when all of its planes have."""
         planes = record.live_planes
         if all(p.job.state is State.INSTALLING and not p.installing for p in planes):
             for plane in planes:
@@ -249,7 +250,7 @@ class Registry:
         self.renewer.detach(record)
 
     def _over(self, record: Record, effect: effects.Over) -> None:
-        """A job has ended, or one that has is not being written any more."""
+        """Finish up a job that has ended, once its switches are not being written any more."""
         job = record.job
         if record.ended_at is None:
             record.ended_at = self.clock()
@@ -276,7 +277,7 @@ class Registry:
         self.book.forget_old()
 
     def _others_go_on(self, record: Record) -> None:
-        """A plane is over, for which the others of its gang may have waited."""
+        """Let the other planes of a gang go on, which may have waited for one that is over."""
         for other in record.live_planes:
             if other.job.state is State.RELOCATING:
                 self.waitlist.relocating(other)
@@ -284,7 +285,7 @@ class Registry:
                 self.engine.spawn(self.renewer.rebuild(other))
 
     def _save_phase(self, record: Record) -> None:
-        """The workers are told in any case: a database that fails must not stop them."""
+        """Save a job's phase. If the database fails, try again later: workers are told in any case."""
         if record.generation is None:
             return
         job = record.job
@@ -304,7 +305,7 @@ class Registry:
     # Time.
 
     async def run(self) -> None:
-        """Until cancelled: keep heartbeats, timeouts, probes and leftovers going."""
+        """Keep heartbeats, timeouts, probes and leftovers going until cancelled."""
         steps = (self.config.heartbeat_interval_s / 4, self.config.probe_interval_s / 2)
         while True:
             await asyncio.sleep(min(step for step in steps if step > 0))
@@ -314,7 +315,7 @@ class Registry:
                 logger.exception("a defect in the controller")
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Do what is due by time, for all jobs and parts."""
         now = self.engine.awake()
         for record in list(self.book.by_name.values()):
             if self.manager.rival_at(record.job.members):
@@ -336,7 +337,7 @@ class Registry:
         self.waitlist.tick()
 
     def _forgive(self, seconds: float, now: float) -> None:
-        """The process itself stood still: workers that nobody could tell anything still send."""
+        """Extend times after the process itself stood still: workers that heard nothing still send."""
         self.adoption.forgive(seconds, now)
         self.gangs.forgive(seconds, now)
         for record in self.allocations.holding:
@@ -345,7 +346,7 @@ class Registry:
             record.job.forgive(seconds, now)
 
     def listens(self) -> None:
-        """From now on workers can come back: the time that they have for it begins."""
+        """Begin the time that workers have to come back in: from now on they can."""
         now = self.engine.begin_anew()
         for record in self.book.by_name.values():
             record.job.expect_back(now)
@@ -353,7 +354,7 @@ class Registry:
             record.free_at = max(record.free_at, now + self.renewer.guarding_s)
 
     def load(self) -> None:
-        """Take over what the database knows; StoreError where it does not fit the configuration."""
+        """Take over what the database knows. Raise StoreError if it does not fit the configuration."""
         load(self.manager, self.book, self.gangs, self.renewer, self.timing)
 
     async def drain(self) -> None:

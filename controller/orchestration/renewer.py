@@ -1,4 +1,4 @@
-"""Renews running jobs: a switch lost their sums or is out of reach, or workers died.
+"""Renewals of running jobs: a switch lost their sums or is out of reach, or workers died.
 
 `jobs/states.py` has the steps. This module begins them and carries them out: it takes the old generation off
 the switches except for its guards, plans the new one, and writes it.
@@ -43,7 +43,7 @@ _OLD_SLOTS_S = 5.0  # how long a renumbered job waits for the slots that it had,
 
 
 class Renewer:
-    """`begun`: how many renewals, by cause."""
+    """Renewals of jobs. `begun`: the number of renewals begun, by cause."""
 
     def __init__(self, manager: SwitchManager, book: Book, installer: Installer, timing: Timing) -> None:
         self.begun: Counter[Cause] = Counter()
@@ -71,7 +71,10 @@ class Renewer:
         self._begin(planes, numbers, cause, reason)
 
     def begin_planned(self, record: Record, cause: Cause, reason: str) -> None:
-        """The same, of a job that could stay as it is. StoreError, or what the database raises."""
+        """Begin the renewal of a job that could stay as it is.
+
+        Raise StoreError, or the database's error.
+        """
         planes = record.live_planes
         numbers = [self._store.next_generation(spare_reserve=True) for _ in planes]
         self._begin(planes, numbers, cause, reason)
@@ -91,7 +94,7 @@ class Renewer:
         self._engine.act(record, lambda job, now: job.end(text, EndCause.CANNOT_GO_ON))
 
     def _save_dropped(self, job: Job) -> None:
-        """So that a controller that is restarted meanwhile need not wait for the dead again."""
+        """Save who was dropped: a controller that is restarted need not wait for them again."""
         if job.workers.departed and job.plan is not None:
             try:
                 self._store.save_dropped(job.plan.generation, job.workers.departures)
@@ -99,12 +102,12 @@ class Renewer:
                 logger.debug("job %s: who was dropped is not saved: %s", job.spec.name, error)
 
     def interrupted(self, record: Record, effect: Interrupted) -> None:
-        """A job can go on under a new generation only. It may have ended meanwhile."""
+        """Renew a job that can go on only under a new generation, unless it has ended meanwhile."""
         if record.job.is_set_up:
             self.begin(record, effect.cause, effect.reason)
 
     def forgotten(self, record: Record, effect: Forgotten) -> None:
-        """A leaf has lost sums of a job that nobody else has."""
+        """Renew a job after a leaf has lost sums of it that nobody else has."""
         if record.job.is_set_up:
             if record.job.state is State.ASKING and not record.allocations:
                 return  # another plane has lost its own, too: all go on under new generations already
@@ -113,7 +116,7 @@ class Renewer:
             self._engine.act(record, lambda job, now: job.end(effect.reason, EndCause.CANNOT_GO_ON))
 
     def detach(self, record: Record) -> None:
-        """Nothing of the generation so far may be added up any more; its guards stay like an ended job's."""
+        """Take the generation so far off the switches, except its guards, which stay like an ended job's."""
         if record.installing:
             record.when_written.append(lambda: self.detach(record))
             return
@@ -128,7 +131,7 @@ class Renewer:
         self._engine.spawn(self._allocations.clean(before))
 
     def stopped(self, record: Record, token: bytes) -> None:
-        """A worker has closed its connections: it sends nothing more in the generations before."""
+        """Note that a worker has closed its connections: it sends no more in the generations before."""
         record.before = [before for before in record.before if before.allocations]
         for before in record.before:
             for worker in before.job.workers.values():
@@ -137,8 +140,9 @@ class Renewer:
     # Writing
 
     async def rebuild(self, record: Record) -> None:
-        """All workers of a job stand still, or of a plane: when those of all planes do, there are plans and
-        allocations for the new generations.
+        """Plan and allocate the new generations once the workers of all planes stand still.
+
+        A job of its own is a gang of one plane.
         """
         planes = record.live_planes
         busy = next((plane for plane in planes if plane.installing), None)
@@ -178,7 +182,7 @@ class Renewer:
                     plane.rebuilding = None
 
     def _despite(self, planes: Sequence[Record], numbers: Sequence[int], why: str) -> None:
-        """What could stay as it was goes on by ring; all else has no way to go on."""
+        """Let a job that could have stayed as it was go on by ring; end any other, which cannot go on."""
         renewal = planes[0].job.renewal
         planned = renewal is not None and renewal.cause in PLANNED
         if planned and _are_rebuilding(planes, numbers) and not _must_be_in_network(planes):
@@ -191,7 +195,7 @@ class Renewer:
     async def _plan(
         self, planes: Sequence[Record], drafts: Sequence[Record], numbers: Sequence[int]
     ) -> list[Plan] | None:
-        """None where the job can only wait."""
+        """Plan the new generations; return None if the job can only wait."""
         record, installer, jobs = planes[0], self._installer, [draft.job for draft in drafts]
         job, retries = record.job, record.retries
         assert job.renewal is not None
@@ -234,7 +238,7 @@ class Renewer:
         return None
 
     def _counted(self, record: Record, plan: Plan) -> Plan:
-        """A plan that says how often its job was renewed."""
+        """Return the plan with the number of the job's renewals."""
         before, renewal = record.job.plan, record.job.renewal
         if before is None or renewal is None:
             return plan
@@ -243,7 +247,7 @@ class Renewer:
         return replace(plan, renewals=before.renewals + 1, renewal_reason=renewal.reason)
 
     def _may_get_room(self, planes: Sequence[Record]) -> bool:
-        """Whether the slots that a job had a moment ago are still on their way back."""
+        """Tell whether the slots that a job had a moment ago are still on their way back."""
         now, retries = self._engine.clock(), planes[0].retries
         retries.failing_since = now if retries.failing_since is None else retries.failing_since
         return now - retries.failing_since <= _OLD_SLOTS_S and any(
@@ -289,7 +293,7 @@ class Renewer:
             self._manager.rerouting.allocated(record)
 
     def _renewed(self, record: Record, plan: Plan, agreed: Agreed) -> None:
-        """A job has its allocations in a new generation."""
+        """Let a job go on that has its allocations in a new generation."""
         record.refused = 0
         self._book.by_generation[plan.generation] = record
         self._leave_later(record)
@@ -302,7 +306,7 @@ class Renewer:
         self._engine.act(record, lambda job, now: job.renewed(plan, now, agreed))
 
     def _leave_later(self, record: Record) -> None:
-        """All workers of a job have answered a Renew: generations that only they knew of are over."""
+        """Free generations that only workers knew of: all have answered a Renew, so these are over."""
         later, record.later = record.later, {}
         workers = {worker.token: worker for worker in record.job.workers.values()}
         qps = frozenset(
@@ -334,7 +338,7 @@ class Renewer:
     # Switches that are away
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Check switches that jobs need, and try again what is due."""
         now = self._engine.clock()
         for record in self._book:
             if not record.job.is_set_up:
@@ -386,7 +390,7 @@ class Renewer:
     # The database
 
     def save_generation(self, record: Record) -> None:
-        """A generation that the database does not know yet, and where the one before runs."""
+        """Save a generation that the database lacks, in place of the one before."""
         plan = record.job.plan
         assert plan is not None
         self._supersede([record], [stored(record.job, plan, record.allocations.values(), record.job.phase)])
@@ -402,7 +406,7 @@ class Renewer:
             logger.info("job %s: generation %d is saved now", record.job.spec.name, record.generation)
 
     def _supersede(self, planes: Sequence[Record], jobs: Sequence[StoredJob]) -> None:
-        """Save generations; first what the database owes, as that may be to forget a try at the same ones."""
+        """Save generations, after what the database owes: that may be to forget a try at the same ones."""
         self._allocations.settle_owed()
         for record in planes:
             for generation in record.behind:
@@ -438,17 +442,17 @@ def _renew(job: Job, now: float, *, number: int, cause: Cause, reason: str) -> N
 
 
 def _are_rebuilding(planes: Sequence[Record], numbers: Sequence[int]) -> bool:
-    """Whether these renewals wait for plans."""
+    """Tell whether these renewals wait for plans."""
     return all(plane.job.is_rebuilding(number) for plane, number in zip(planes, numbers, strict=True))
 
 
 def _are_rebuilt(planes: Sequence[Record], numbers: Sequence[int]) -> bool:
-    """Whether that is being done."""
+    """Tell whether these renewals are being planned."""
     return all(plane.rebuilding == number for plane, number in zip(planes, numbers, strict=True))
 
 
 def _leases_run(planes: Sequence[Record], now: float) -> bool:
-    """Whether a worker that an elastic gang goes on without may return a result with its part in it."""
+    """Tell whether a worker that an elastic gang goes on without may still return a result with its part."""
     for plane in planes[0].planes:
         plane.leases = {token: until for token, until in plane.leases.items() if until > now}
     return any(plane.leases for plane in planes[0].planes)
@@ -457,9 +461,9 @@ def _leases_run(planes: Sequence[Record], now: float) -> bool:
 def _agreed(planes: Sequence[Record], plans: Sequence[Plan]) -> Agreed:
     """Tell which collective of all GPUs an elastic gang begins anew, and from which call on ranks are new.
 
-    What some GPU has finished, no machine lacks for good: each plane has a holder of it. So all of the first
-    that nobody has finished is done without the machines that are lost. Where a plane has left, all of its
-    workers had finished all of them.
+    If some GPU has finished a collective, no machine lacks its result for good: each plane has a holder of
+    it. So the first collective that nobody has finished is done as a whole without the lost machines. If a
+    plane has left, all of its workers had finished all collectives.
     """
     spec = planes[0].job.spec
     is_elastic_gang = spec.gang is not None and spec.elastic
@@ -471,7 +475,7 @@ def _agreed(planes: Sequence[Record], plans: Sequence[Plan]) -> Agreed:
 
 
 def _must_be_in_network(planes: Sequence[Record]) -> bool:
-    """Whether it runs there or not at all."""
+    """Tell whether it runs in the network or not at all."""
     return any(plane.job.spec.mode is Mode.IN_NETWORK for plane in planes)
 
 

@@ -1,6 +1,7 @@
-"""Keeps routes and trees on links and spines that work: modifies entries when one of them comes or goes.
+"""Rerouting: moves routes and trees to links and spines that work, when one of them comes or goes.
 
-Nothing else is needed: a leaf's partial sum never changes once it is complete, and a spine counts it once.
+It modifies entries. No more is needed: a leaf's partial sum never changes once it is complete, and a spine
+counts it once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _RETRY_S = 2.0
 
 
 class Rerouting:
-    """`extra`: entries by switch that an operator wants beside ours; they win over base entries."""
+    """Routes over usable links. `extra`: an operator's entries by switch; they win over base entries."""
 
     def __init__(
         self,
@@ -63,13 +64,13 @@ class Rerouting:
     # What switches shall hold
 
     def base(self, name: str) -> list[Entry]:
-        """Base entries and extra ones, as things are."""
+        """Return base entries, for the present state of links, and extra ones."""
         return list(self._beside_jobs(name, self._links.state, self.extra.get(name, ())).values())
 
     def wanted_entries(
         self, name: str, *, drained: frozenset[str] | None = None, extra: Sequence[Entry] | None = None
     ) -> list[Entry]:
-        """All that a switch shall hold; with something else drained, or extra, than is in force."""
+        """Return all that a switch shall hold; optionally with another drain, or other extra entries."""
         state = self._links.state if drained is None else self._links.state.draining(drained)
         wanted = self._beside_jobs(name, state, self.extra.get(name, ()) if extra is None else extra)
         written = self._switches[name].switch.written
@@ -103,7 +104,7 @@ class Rerouting:
         return moved(self._links.graph, allocation.switch, allocation.region, allocation.entries, spines)
 
     def _spines(self, record: Record, state: LinkState) -> tuple[str, ...]:
-        """The spines that a job shall use."""
+        """Return the spines that a job shall use."""
         if len(record.leaves) < 2:
             return ()
         graph = self._links.graph
@@ -114,7 +115,7 @@ class Rerouting:
     # When something has changed
 
     def changed(self) -> None:
-        """Links, spines or what is drained: look at everything again."""
+        """Look at everything again, as links, spines or drains have changed."""
         self._again = True
         if not self._working:
             self._working = True
@@ -122,17 +123,17 @@ class Rerouting:
             self._engine.spawn(self._work())
 
     def room(self) -> None:
-        """Slots became free: a job that does without a spine for want of them may get some now."""
+        """Let jobs that lack a spine for want of slots try again, as slots became free."""
         if any(record.without and record.job.live for record in self._allocations.holding):
             self.changed()
 
     def allocated(self, record: Record) -> None:
-        """A job has been given its allocations; a spine may have come meanwhile."""
+        """Look for spines that a job lacks after it got its allocations; one may have come meanwhile."""
         if self._lacks(record):
             self.changed()
 
     def retry(self) -> None:
-        """Time has passed: what could not be written is tried again."""
+        """Try again what could not be written, if it is time."""
         if self._again and self._engine.clock() >= self._retry_at:
             self.changed()
 
@@ -155,7 +156,7 @@ class Rerouting:
             await asyncio.wait_for(self._quiet.wait(), timeout_s)
 
     def decide(self) -> None:
-        """Which spines jobs use from now on; the switches are not written."""
+        """Decide which spines jobs use from now on, without writing the switches."""
         changed: list[tuple[int, Allocation]] = []
         for record in self._allocations.holding:
             if record.job.live and len(record.leaves) > 1:
@@ -169,7 +170,7 @@ class Rerouting:
             logger.error("%s: what jobs have on leaves is not saved: %s", store.path, error)
 
     def _decide(self, record: Record) -> list[tuple[int, Allocation]]:
-        """The allocations of a job that have changed."""
+        """Decide for one job; return its allocations that have changed."""
         state, name = self._links.state, record.job.spec.name
         spines = self._spines(record, state)
         if not spines:
@@ -196,7 +197,7 @@ class Rerouting:
         return changed
 
     def _why_stuck(self, record: Record, state: LinkState) -> tuple[str, str]:
-        """What a job without a spine to go to does, and why."""
+        """Say what a job without a usable spine does, and why."""
         graph, leaf = self._links.graph, record.leaves[0]
         used = spines_in_use(graph, leaf, record.allocations[leaf].entries)
         others = graph.common_spines(record.leaves, state)
@@ -205,7 +206,7 @@ class Rerouting:
         return (f"stays on {', '.join(used)}" if works else "waits"), why
 
     async def _extend(self) -> None:
-        """Spines that were not there when a job was set up can take a part now, if they have room."""
+        """Give jobs slots on spines that were not there when they were set up, if there is room."""
         for record in list(self._allocations.holding):
             for spine in self._lacks(record):
                 try:
@@ -217,14 +218,14 @@ class Rerouting:
                     record.without.add(spine)
 
     def _lacks(self, record: Record) -> list[str]:
-        """The spines that could add up for a job, but that it has no allocation on."""
+        """Return the spines that could add up for a job, but that it has no allocation on."""
         if not record.job.live or record.installing or len(record.leaves) < 2:
             return []
         usable = self._links.graph.common_spines(record.leaves, self._links.state)
         return [spine for spine in usable if spine not in record.allocations and self._switches[spine].ready]
 
     async def _write(self) -> bool:
-        """Modify what is not as it shall be; whether that went well on all switches that are there."""
+        """Modify entries that are out of date; tell whether that went well on all switches that are there."""
         return all(await asyncio.gather(*(self._write_to(switch) for switch in self._switches.values())))
 
     async def _write_to(self, switch: ManagedSwitch) -> bool:

@@ -19,7 +19,10 @@ STRAGGLERS_S = 2.0  # how long packets of workers that have stopped may still be
 
 @dataclass
 class _Retired:
-    """`member` had it, the worker with the token `sender` sent to it; `free_at`: None while that may."""
+    """A retired number of `member`. The worker with the token `sender` sent to it.
+
+    `free_at`: None while that worker may still send.
+    """
 
     member: Member
     number: int
@@ -30,16 +33,16 @@ class _Retired:
 
 
 class RetiredQueuePairs:
-    """Numbers on hosts. A worker that never says that it has stopped keeps two of them retired for ever."""
+    """Retired numbers by host. A worker that never says that it has stopped keeps two retired for ever."""
 
     def __init__(self) -> None:
         # After a restart several generations that are over may have had the same one: all must be done with.
         self._known: dict[tuple[IPv4Address, int, int], _Retired] = {}
 
     def retire(self, job: Job, free_at: float | None = None) -> None:
-        """A job's queue pairs of its generation are over.
+        """Retire a job's queue pairs of its generation, which is over.
 
-        `free_at`: all its workers have finished, but for those that it has dropped.
+        `free_at`: when they are free, if all its workers have finished, except those that it has dropped.
         """
         if job.plan is None:
             return
@@ -62,17 +65,17 @@ class RetiredQueuePairs:
                     known.free_at = free_at
 
     def stopped(self, token: bytes, before: int, now: float) -> None:
-        """A worker sends nothing more of generations before that one."""
+        """Note that a worker sends nothing more of generations before that one."""
         self.all_stopped({token: before}, now)
 
     def all_stopped(self, before: Mapping[bytes, int], now: float) -> None:
-        """The same of several, by token."""
+        """Note that several workers, by token, send nothing more before those generations."""
         for known in self._known.values():
             if known.free_at is None and known.generation < before.get(known.sender, 0):
                 known.free_at = now + STRAGGLERS_S
 
     def tick(self, now: float) -> None:
-        """Time has passed."""
+        """Forget numbers that are free."""
         free = [
             key for key, known in self._known.items() if known.free_at is not None and now >= known.free_at
         ]
@@ -80,7 +83,7 @@ class RetiredQueuePairs:
             del self._known[key]
 
     def why_not(self, ip: IPv4Address, numbers: set[int], now: float) -> str:
-        """Why a worker on that host cannot have these numbers; empty if it can."""
+        """Say why a worker on that host cannot have these numbers; return "" if it can."""
         self.tick(now)
         return next(self._reasons(ip, numbers), "")
 

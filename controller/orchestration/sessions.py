@@ -1,4 +1,4 @@
-"""Workers' sessions: how they begin, what workers say in them, how they end."""
+"""Sessions of workers: their beginning, their messages, their end."""
 
 from __future__ import annotations
 
@@ -55,31 +55,31 @@ class Session(Mailbox):
 
     @property
     def is_current(self) -> bool:
-        """Whether no other session of the worker has replaced it, and it was not told the end."""
+        """True if no other session of the worker has replaced it, and it was not told the end."""
         return self.record.sessions.get(self.rank) is self
 
     def is_of(self, member: Member) -> bool:
-        """Whether the worker is this one, with these QPs and PSN."""
+        """Tell whether the worker is this one, with these QPs and PSN."""
         return self.record.job.workers[self.rank].member == member
 
     def hear(self, said: FromWorker) -> None:
-        """What the worker says. ControllerError where it says what it must not."""
+        """Act on a worker's message. Raise ControllerError if it may not send it."""
         self._sessions.hear(self, said)
 
     def closed(self) -> None:
-        """The worker ended the session on purpose."""
+        """Note that the worker ended the session on purpose."""
         self._end(lambda job, now: job.closed(self.rank))
 
     def broken(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         self._end(lambda job, now: job.broken(self.rank))
 
     def took_end(self) -> None:
-        """The worker ended the session after it was told that the job is over: it sends nothing more."""
+        """Note that the worker ended the session after it heard the job's end: it sends nothing more."""
         self._sessions.took_end(self)
 
     def _end(self, call: Callable[[Job, float], None]) -> None:
-        """A session that another one has replaced, or that was told the end, ends without effect."""
+        """End the session; without effect if another one has replaced it, or it was told the end."""
         if self.is_current:
             del self.record.sessions[self.rank]
             self._sessions.act(self.record, call)
@@ -87,7 +87,7 @@ class Session(Mailbox):
 
 
 class Sessions:
-    """How sessions of workers begin, and what is said in them."""
+    """The sessions of workers: begins them, and passes on what is said in them."""
 
     def __init__(
         self,
@@ -116,9 +116,9 @@ class Sessions:
     # How they begin
 
     def begin(self, first: FromWorker, require_host: Callable[[str], None] = lambda host: None) -> Session:
-        """The session that a worker's first message asks for. ControllerError says why not.
+        """Begin the session that a worker's first message asks for. Raise ControllerError if not possible.
 
-        `require_host` raises something where the caller may not speak for a host.
+        `require_host` raises an error if the caller may not speak for a host.
         """
         match first:
             case Join():
@@ -149,7 +149,7 @@ class Sessions:
         )
 
     def _require_no_rival(self, members: Sequence[Member]) -> None:
-        """UnreachableError where another controller decides about these workers: they come again."""
+        """Raise UnreachableError if another controller decides about these workers: they come again."""
         if switch := self._manager.rival_at(members):
             raise UnreachableError(
                 f"this controller stands by, as another one with the same election id is primary of switch "
@@ -170,7 +170,7 @@ class Sessions:
         self._renewer.begin(record, Cause.INTERRUPTED, why)
 
     def stand_by(self, record: Record) -> None:
-        """Let a job's workers go to the other controller that has its switch, and give none of them up."""
+        """Let a job's workers go to the other controller that has its switch, and drop none of them."""
         job = record.job
         if job.state is not State.INSTALLING:  # it fails by itself, or is set up
             for session in list(record.sessions.values()):
@@ -189,7 +189,7 @@ class Sessions:
         token: str = "",
         gang: Gang | None = None,
     ) -> Session:
-        """Take a worker in. ControllerError says why not; nobody else notices then."""
+        """Take a worker in. Raise ControllerError if that is not possible; nobody else notices then."""
         record = self._book.by_name.get(name)
         if record is None or not record.job.live:
             record = Record(self._new_job(name, world_size, tenant, elastic=elastic, token=token, gang=gang))
@@ -217,7 +217,7 @@ class Sessions:
         return session
 
     def _told_again(self, record: Record, rank: int) -> Session:
-        """A worker was taken in, and its session broke before it could hear so."""
+        """Give a worker that was taken in a new session, as its own broke before it could hear so."""
         session, before = Session(self, record, rank), record.sessions.get(rank)
         record.sessions[rank] = session
         self.act(record, lambda job, now: job.join_again(rank, now))
@@ -257,11 +257,11 @@ class Sessions:
         *,
         answered: Sequence[int] = (),
     ) -> Session:
-        """Take a worker back, which knows of that generation. NotFoundError, InvalidRequestError,
-        NotPossibleError, ConflictError.
+        """Take back a worker that knows of that generation.
 
-        `account`: what it knows, where the job or that generation is not known here. As `Adoption.hear`.
-        `answered`: as `Job.resume`.
+        `account`: what it knows, if the job or that generation is not known here; used as in `Adoption.hear`.
+        `answered`: as in `Job.resume`. Raise NotFoundError, InvalidRequestError, NotPossibleError or
+        ConflictError.
         """
         if account is not None and self._known(name, generation, token) is None:
             self._adoption.hear(account)
@@ -283,7 +283,7 @@ class Sessions:
         return session
 
     def _take_qps_back(self, *records: Record) -> None:
-        """Let older jobs that the database does not know go where they have QPs of workers that are here.
+        """Give up older unknown jobs that have QPs of workers that are here.
 
         Their guards would stop what such a worker is sent by ring.
         """
@@ -298,7 +298,7 @@ class Sessions:
             self._engine.spawn(self._allocations.take_qps_back(record.generation, qps))
 
     def _known(self, name: str, generation: int, token: bytes) -> Record | None:
-        """The job of a worker that wants to resume; None where nobody has heard of it. NotPossibleError."""
+        """Return the job of a worker that wants to resume; None if it is unknown. Raise NotPossibleError."""
         try:
             return self._book.of_worker(name, generation, token)
         except NotFoundError:
@@ -307,7 +307,7 @@ class Sessions:
     # What is said
 
     def hear(self, session: Session, said: FromWorker) -> None:
-        """As `Session.hear`."""
+        """Act on a worker's message, as `Session.hear`."""
         if not session.is_current:
             return
         if isinstance(said, Renewing) and not self._may_renew(session, said):
@@ -316,9 +316,9 @@ class Sessions:
         self.act(session.record, lambda job, now: job.hear(session.rank, said, now))
 
     def _may_renew(self, session: Session, answer: Renewing) -> bool:
-        """A worker answers a renewal; all are asked again where it cannot have its new QPs' numbers.
+        """Take a worker's answer to a renewal; ask all again if it cannot have its new QPs' numbers.
 
-        InvalidRequestError, QueuePairTakenError.
+        Tell whether the job shall hear the answer. Raise InvalidRequestError or QueuePairTakenError.
         """
         record, worker = session.record, session.record.job.workers[session.rank]
         member = worker.member
@@ -337,7 +337,7 @@ class Sessions:
         return False
 
     def _why_not_qps(self, member: Member) -> str:
-        """Why a worker cannot have these numbers, also where it has them now; empty if it can."""
+        """Say why a worker cannot have these numbers, also if it has them now; empty if it can."""
         wanted = {member.qpn_in, member.qpn_out}
         for name, orphans in self._allocations.orphans.items():
             for orphan in orphans:
@@ -351,7 +351,7 @@ class Sessions:
     # What is told
 
     def tell(self, record: Record, effect: Tell) -> None:
-        """Say something to a worker, which may have no session just now."""
+        """Send a message to a worker, which may have no session just now."""
         session = record.sessions.get(effect.rank)
         if session is None:
             return
@@ -364,7 +364,7 @@ class Sessions:
             del record.sessions[effect.rank]
 
     def renumbered(self, record: Record, effect: Renumbered) -> None:
-        """Workers have other ranks; a session of who has none any more is over."""
+        """Give workers' sessions their new ranks, and forget those of workers without one."""
         sessions, record.sessions = record.sessions, {}
         for before, session in sessions.items():
             if before in effect.ranks:
@@ -372,7 +372,7 @@ class Sessions:
                 record.sessions[session.rank] = session
 
     def took_end(self, session: Session) -> None:
-        """As `Session.took_end`."""
+        """Note a worker's end of its session, as `Session.took_end`."""
         record = session.record
         record.leases.pop(session.token, None)
         self._book.retired.stopped(session.token, _ALL_GENERATIONS, self._engine.clock())
@@ -381,7 +381,7 @@ class Sessions:
 
 
 def _in_one_line(said: FromWorker) -> FromWorker:
-    """What people are to read of it must not look like something else."""
+    """Make texts for people one line each, so that they cannot pass for something else."""
     match said:
         case Abort(reason, mismatch, plane):
             called = None if mismatch is None else replace(mismatch, what=in_one_line(mismatch.what))

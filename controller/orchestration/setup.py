@@ -1,4 +1,4 @@
-"""Sets up a job or gang whose workers have all joined: in the network if there is room, else by ring."""
+"""Set-up of a job or gang whose workers have all joined: in the network if there is room, else by ring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controller.switches.updates import SwitchError
 
 
 class Installer:
-    """Makes plans within the quotas, and has the switches written for them."""
+    """Plans within the quotas, and the writing of switches for them."""
 
     def __init__(self, manager: SwitchManager, demands: Demands) -> None:
         self._config = manager.config
@@ -31,10 +31,10 @@ class Installer:
     async def set_up(
         self, planes: Sequence[Record], *, generations: Sequence[int] | None = None
     ) -> list[Plan]:
-        """Plans for a job, or for all planes of a gang, and their allocations: all get some, or none does.
+        """Plan a job, or all planes of a gang, with allocations for all or for none.
 
-        NotPossibleError where they must have what they cannot have. Without `generations`, the next ones are
-        taken. A gang takes smaller regions where there is no room for its own.
+        Raise NotPossibleError if they must run in the network but cannot. Without `generations`, take the
+        next ones. A gang takes smaller regions if there is no room for its own.
         """
         jobs = [record.job for record in planes]
         everybody = [member for job in jobs for member in job.members]
@@ -73,12 +73,12 @@ class Installer:
     def by_ring(
         self, jobs: Sequence[Job], reason: str, *, generations: Sequence[int], backup: bool = False
     ) -> list[Plan]:
-        """Plans that need nothing of the switches; with `backup`, over the workers' backup interfaces."""
+        """Make plans that need nothing of the switches; with `backup`, over the backup interfaces."""
         shape = self._shapes(jobs)[0]
         return self._plans(jobs, generations, shape, Mode.RING, reason, backup=backup)
 
     def _shapes(self, jobs: Sequence[Job]) -> list[tuple[int, int]]:
-        """Windows and packets a message that all switches of all planes take, the largest first."""
+        """Return windows and packets a message that all switches of all planes take, the largest first."""
         trees = [Tree.of(self._config, job.members) for job in jobs]
         switches = [name for tree in trees for name in planning.switches_of(tree)]
         sizes = [planning.sizes(self._config, job.spec, switches) for job in jobs]
@@ -86,7 +86,7 @@ class Installer:
         return self._demands.shapes(jobs, window, packets)
 
     def _was_granted(self, planes: Sequence[Record], shape: tuple[int, int]) -> bool:
-        """Whether a gang may have that, which was let in with smaller regions than it would take now."""
+        """Tell whether a gang may have that size: it may have been let in with smaller regions."""
         return planes[0].granted is None or slots_of(*shape) <= planes[0].granted
 
     def _plans(
@@ -99,7 +99,10 @@ class Installer:
         *,
         backup: bool = False,
     ) -> list[Plan]:
-        """Give all planes the same sizes, which every worker can have: they cut each tensor alike."""
+        """Make plans for all planes with the same sizes, which every worker can have.
+
+        The planes then cut each tensor alike.
+        """
         path_mtu = min(planning.path_mtu(self._config, job.spec, job.members, backup=backup) for job in jobs)
         selective = all(planning.selective(job.spec, job.members) for job in jobs)
         return [

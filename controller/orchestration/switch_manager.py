@@ -28,8 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 class SwitchManager:
-    """`on_room`: called when slots became free, or a switch or link came back. Whoever writes to a switch has
-    its lock; those of several are taken in the order of the configuration (`writing`).
+    """All switches. `on_room`: called when slots became free, or a switch or link came back.
+
+    A writer to a switch holds its lock; those of several are taken in the order of the configuration
+    (`writing`).
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class SwitchManager:
             switch.switch.base = functools.partial(self.rerouting.base, switch.name)
 
     def _found(self, switch: ManagedSwitch, entries: Iterable[Entry]) -> None:
-        """What a switch holds when it is connected: generations that it has had are given out no more."""
+        """Note the newest generation that a connected switch has had: give out only later ones."""
         newest = mark_in(entries)
         if newest > self.store.newest_generation:
             logger.warning(
@@ -73,18 +75,21 @@ class SwitchManager:
     # What an operator wants.
 
     def set_configuration(self, *, drained: frozenset[str], extra: Mapping[str, Sequence[Entry]]) -> None:
-        """What is drained, and extra entries. The caller has written the switches, and has their locks."""
+        """Set drains and extra entries. The caller has written the switches, and has their locks."""
         self.links.drained = drained
         self.rerouting.extra = {name: tuple(entries) for name, entries in extra.items()}
         self.rerouting.decide()
         self.links.refresh()
 
     def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """The locks of all switches."""
+        """Return the locks of all switches, to be held with `async with`."""
         return self.allocations.locked(self.switches)
 
     async def push(self, name: str, *, force: bool) -> list[ManagedSwitch]:
-        """The program anew, into one switch or (empty name) all. NotFoundError, NotPossibleError."""
+        """Load the program again into one switch or, for an empty name, all.
+
+        Raise NotFoundError or NotPossibleError.
+        """
         if name and name not in self.switches:
             raise NotFoundError(f"there is no switch {name!r}, known are {', '.join(self.switches)}")
         chosen = [switch for switch in self.switches.values() if name in ("", switch.name)]
@@ -111,9 +116,9 @@ class SwitchManager:
     # What comes and goes.
 
     def why_away(self, members: Sequence[Member], *, usable: bool) -> str:
-        """Which switch that workers cannot reach each other without is away; empty if none.
+        """Name the switch or spine whose absence keeps workers from each other; empty if none.
 
-        With `usable`, which they cannot have slots on: it is not ready, or is drained.
+        With `usable`, name also one that cannot give them slots: it is not ready, or is drained.
         """
         tree = Tree.of(self.config, members)
         for leaf in tree.leaves:
@@ -126,7 +131,7 @@ class SwitchManager:
         return ""
 
     def rival_at(self, members: Iterable[Member]) -> str:
-        """A switch of these workers' hosts where a rival is primary; empty where there is none."""
+        """Return a switch of these workers' hosts where a rival is primary; empty if there is none."""
         return min(self._leaves_of(members, lambda switch: switch.has_rival), default="")
 
     def is_outranked_at(self, members: Iterable[Member]) -> bool:
@@ -134,7 +139,7 @@ class SwitchManager:
         return bool(self._leaves_of(members, lambda switch: switch.is_outranked))
 
     def _leaves_of(self, members: Iterable[Member], wanted: Callable[[Switch], bool]) -> set[str]:
-        """Return the switches of these workers' hosts that are so."""
+        """Return the switches of these workers' hosts for which `wanted` is true."""
         names = {name for name, switch in self.switches.items() if wanted(switch.switch)}
         if not names:  # as most often, and this is asked for each job at each tick
             return names
@@ -142,7 +147,7 @@ class SwitchManager:
         return names & {by_ip[member.ip].switch for member in members if member.ip in by_ip}
 
     def on_switch_change(self, name: str) -> None:
-        """A switch came or went."""
+        """React to a switch that came or went."""
         switch = self.switches[name]
         switch.changed()
         if switch.switch.connected:
@@ -150,14 +155,14 @@ class SwitchManager:
         self.links.refresh()
 
     async def settle(self, switch: ManagedSwitch) -> None:
-        """Hold a switch that is connected against what it should have; jobs that it forgot are renewed."""
+        """Make a connected switch hold what it should; jobs that it forgot are renewed."""
         await self.allocations.settle(switch)
         self.links.refresh()
         if switch.ready:
             self.rerouting.changed()  # what was decided while it was written
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Settle, clean and probe what is due."""
         now = self.engine.clock()
         self.allocations.settle_owed()
         for switch in self.switches.values():

@@ -1,7 +1,7 @@
 """The queue of the jobs that run by ring until there are slots for them, and the moves in and out.
 
 A gang has one place in it, its leader's, and moves with all of its planes: each pauses and holds by itself,
-and the switches are written when all of them hold. A move of which one plane is called off is called off.
+and the switches are written when all of them hold. If the move of one plane is called off, so is that of all.
 
 The queue is not stored: it consists of the jobs that run by ring and could run in the network. So a restart
 of the controller forgets only how long they have waited. This module asks `slots/admission.py` for a decision
@@ -58,7 +58,7 @@ class Queued:
 
 
 class Waitlist:
-    """`admit` moves in who can be; `waitlisted` says what a job waits for."""
+    """The queue for slots. `admit` moves jobs in; `waitlisted` says what a job waits for."""
 
     def __init__(self, manager: SwitchManager, book: Book, demands: Demands, renewer: Renewer) -> None:
         self._manager = manager
@@ -73,12 +73,12 @@ class Waitlist:
         manager.engine.on_act.append(self._forget_decision)
 
     def set_quotas(self, quotas: Quotas | None) -> None:
-        """Other quotas (None: the configuration's). Jobs that have slots keep them."""
+        """Set other quotas (None: the configuration's). Jobs that have slots keep them."""
         self._demands.set_quotas(quotas)
         self.changed()
 
     def started(self, record: Record) -> None:
-        """A job runs."""
+        """Note that a job runs."""
         if record.allocations:
             record.allocated_at = self._engine.clock()
         self.changed()
@@ -86,7 +86,7 @@ class Waitlist:
     # Moving
 
     def changed(self) -> None:
-        """Something may have become possible: `admit` soon, once, however much has changed."""
+        """Call `admit` soon, once for all changes: something may have become possible."""
         self._due, self._decided = True, None
         try:
             loop = asyncio.get_running_loop()
@@ -97,11 +97,11 @@ class Waitlist:
             loop.call_soon(self._admit_now)
 
     def _forget_decision(self) -> None:
-        """Something has happened to a job; what `waitlisted` said may be old."""
+        """Forget the decision behind `waitlisted`: something has happened to a job."""
         self._decided = None
 
     def tick(self) -> None:
-        """Time has passed."""
+        """Admit and renumber jobs, if it is time."""
         now = self._engine.clock()
         if self._due or now - self._admitted_at >= _ADMIT_INTERVAL_S:
             self.admit()
@@ -113,7 +113,7 @@ class Waitlist:
             self.admit()
 
     def admit(self) -> None:
-        """Move in whoever can; with pre-emption, move out who has to give way."""
+        """Move in the jobs that can be; with pre-emption, move out those that have to give way."""
         self._due, self._admitted_at = False, self._engine.clock()
         if self._engine.stopping:
             return
@@ -136,7 +136,7 @@ class Waitlist:
             self._preempt(rooms, by_key, list(demands.values()))
 
     def move_out(self, record: Record, reason: str) -> None:
-        """Let a job, or its gang, that runs in the network go on by ring. NotPossibleError."""
+        """Let a job, or its gang, that runs in the network go on by ring. Raise NotPossibleError."""
         if why := self._why_stays(record):
             raise NotPossibleError(f"{record.what} cannot be moved out: {why}")
         for plane in record.live_planes:
@@ -144,7 +144,7 @@ class Waitlist:
         self._move(record, Mode.RING)
 
     def relocating(self, record: Record) -> None:
-        """All workers of a job hold, or of a plane: when those of all planes do, the switches are written."""
+        """Write the switches for a move once all workers of all planes hold."""
         planes = record.live_planes
         if planes and all(plane.job.state is State.RELOCATING and not plane.installing for plane in planes):
             move = planes[0].job.move
@@ -174,9 +174,9 @@ class Waitlist:
         self.changed()
 
     async def take_off(self, record: Record, reason: str) -> tuple[Mode, str]:
-        """All entries of a job or gang go, while all its workers hold, and its slots are free.
+        """Remove all entries of a job or gang while all its workers hold, and free its slots.
 
-        Returns the mode it has then, and why it is no other; raises nothing that is not a defect.
+        Return the mode that it has then, and why it is no other. Raise nothing but defects.
         """
         planes, why = record.live_planes, ""
         moving = [
@@ -207,7 +207,7 @@ class Waitlist:
         return (Mode.RING, "") if plan is None else (plan.mode, plan.mode_reason)
 
     def _written(self, record: Record) -> None:
-        """The switches have been written for a job that may have ended meanwhile."""
+        """Go on after the switches have been written for a job, which may have ended meanwhile."""
         record.installing = False
         self._manager.rerouting.allocated(record)
         waiting, record.when_written = record.when_written, []
@@ -218,7 +218,7 @@ class Waitlist:
             call()
 
     def _renew(self, record: Record) -> None:
-        """Nothing of an earlier stay may be believed, so what moves in has a generation of its own."""
+        """Begin a new generation for a job that moves in: data of an earlier stay must not be believed."""
         job, planes = record.job, record.live_planes
         if not job.live or job.plan is None or any(plane.job.renewal for plane in planes):
             return
@@ -236,7 +236,7 @@ class Waitlist:
                 self._engine.act(plane, lambda job, now: job.moved(mode, before))
 
     def _renumber(self, now: float) -> None:
-        """Jobs that have numbered many messages go on under a new generation, long before they must.
+        """Renew jobs that have numbered many messages in their generation, long before they must.
 
         A switch tells a slot's messages apart by 32-bit serial numbers, and sums the first 2^31 of a
         generation (docs/protocol.md, "How many messages"). Workers say with heartbeats how far they are.
@@ -256,7 +256,7 @@ class Waitlist:
         self._move(record, Mode.IN_NETWORK)
 
     def went_on(self, record: Record, effect: WentOn) -> None:
-        """A renewal is over."""
+        """Note that a renewal is over."""
         plan, record.renumbered_at = record.job.plan, None
         if not any(plane.job.renewal for plane in record.planes):
             record.leader.granted = None
@@ -265,7 +265,7 @@ class Waitlist:
         self.started(record)
 
     def stayed(self, record: Record, effect: Stayed) -> None:
-        """A move was called off, and with it that of all planes."""
+        """Call off the move of all planes, as that of one was called off."""
         reason = effect.reason
         logger.warning("job %s stays where it is: %s", record.job.spec.name, reason)
         mode = Mode.IN_NETWORK if record.moving_out is None else Mode.RING
@@ -282,13 +282,13 @@ class Waitlist:
             self._engine.act(plane, lambda job, now: job.move_to(mode, number, now))
 
     def _why_not_move(self, record: Record) -> str:
-        """Why a job, or a plane of its gang, cannot be moved now; empty if all can."""
+        """Say why a job, or a plane of its gang, cannot be moved now; return "" if all can."""
         if not record.is_whole:
             return "not all of its planes are there"
         return next(filter(None, (plane.job.why_not_move() for plane in record.planes)), "")
 
     def _failed(self, record: Record, mode: Mode, why: str) -> None:
-        """Try again later, and later still."""
+        """Let a job wait before the next try, longer each time."""
         now, record = self._engine.clock(), record.leader
         record.granted = None
         if mode is Mode.RING:
@@ -320,7 +320,7 @@ class Waitlist:
                 self.move_out(record, reason)
 
     def _holder(self, record: Record) -> Holder | None:
-        """What a job or gang has; None where it is being set up."""
+        """Return the slots that a job or gang has; None if it is being set up."""
         planes = [plane for plane in record.live_planes if plane.allocations and plane.job.plan is not None]
         if not planes:
             return None
@@ -348,7 +348,7 @@ class Waitlist:
     # What there is
 
     def waitlisted(self, record: Record) -> Queued | None:
-        """What a job, or the gang that it is a plane of, waits for; None where it does not."""
+        """Return what a job, or its gang, waits for; None if it does not wait."""
         record = record.leader
         if self._decided is None:
             demands = self._demands.waiting(ready_only=False)

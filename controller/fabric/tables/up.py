@@ -1,4 +1,4 @@
-"""Up: the spine that a job's partial sums go to."""
+"""Uplinks (Up): the spine that a job's partial sums go to."""
 
 from __future__ import annotations
 
