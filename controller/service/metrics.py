@@ -33,9 +33,9 @@ _MODES: Final = {pb.MODE_UNSPECIFIED: "undecided", pb.IN_NETWORK: "in_network", 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What there is at one moment, as messages. `unread`: reads that switches did not answer.
+    """The controller's state at one moment, as messages. `unread`: reads that switches did not answer.
 
-    `renewals`: how many the controller has begun, by cause.
+    `renewals`: the number of renewals that the controller has begun, by cause.
     """
 
     jobs: Sequence[pb.JobInfo] = ()
@@ -56,7 +56,7 @@ class ControllerMetrics:
         self._failed = 0
 
     def collect(self) -> Iterable[Metric]:
-        """All families, as they are now; MetricsError where the controller has no time."""
+        """Return all metric families, as they are now. Raise MetricsError if the controller is too busy."""
         work = snapshot(self._service)
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -77,7 +77,7 @@ class ControllerMetrics:
 
 
 async def snapshot(service: ControllerService) -> Snapshot:
-    """Ask the service, which asks the switches; what a switch does not say is left out."""
+    """Ask the service, which asks the switches; leave out what a switch does not answer."""
     jobs = (await service.ListJobs(pb.ListJobsRequest(), _CONTEXT)).jobs
     status = await service.GetStatus(pb.StatusRequest(), _CONTEXT)
     flows: list[pb.FlowCounters] = []
@@ -102,7 +102,7 @@ async def snapshot(service: ControllerService) -> Snapshot:
 
 
 def families(found: Snapshot, *, unread: int) -> Iterator[Metric]:
-    """As Prometheus' metric families."""
+    """Yield Prometheus' metric families."""
     yield from _of_jobs(found.jobs)
     yield from _of_each(_SWITCHES, ("switch",), {(s.name,): s for s in found.status.switches})
     yield from _of_flows(found.flows)
@@ -231,7 +231,7 @@ def _filled(family: Any, samples: Mapping[_Key, float]) -> Metric:
 
 
 class _Context:
-    """Where the service reports errors: they are raised here. Who asks is the controller itself."""
+    """The context of calls by the controller itself: raises the errors that the service reports."""
 
     def peer(self) -> str:
         return "unix:"

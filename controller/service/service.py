@@ -1,4 +1,4 @@
-"""The gRPC service: turns requests and sessions into calls of the registry, and exceptions into statuses."""
+"""The gRPC service, between requests or sessions and the registry; exceptions become statuses."""
 
 from __future__ import annotations
 
@@ -56,17 +56,17 @@ _Method = Callable[["ControllerService", _Request, Any], Awaitable[_Answer]]
 
 
 class AddressError(Exception):
-    """The service cannot listen where it was told to."""
+    """Error about an address where the service cannot listen."""
 
 
 class SilentError(ControllerError):
-    """Somebody opened a session and said nothing."""
+    """Error about a session that was opened without a first message."""
 
     code = grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
-    """Exceptions of a unary method as statuses."""
+    """Wrap a unary method: check the caller, and turn exceptions into statuses."""
 
     @functools.wraps(method)
     async def call(self: ControllerService, request: _Request, context: Any) -> _Answer:
@@ -87,7 +87,7 @@ def _answers(method: _Method[_Request, _Answer]) -> _Method[_Request, _Answer]:
 
 
 class ControllerService:
-    """`listening` is for GetStatus; a `configuration` that is given has been loaded."""
+    """The service's methods. `listening` is for GetStatus; a given `configuration` has been loaded."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ControllerService:
         self.peers = Peers(registry.config.limits)
 
     async def Session(self, requests: AsyncIterator[pb.WorkerMessage], context: Any) -> None:
-        """A worker's session, see controller.proto."""
+        """Serve a worker's session, see controller.proto."""
         try:
             with self.peers.session(context.peer()):
                 await self._session(requests, context)
@@ -142,9 +142,9 @@ class ControllerService:
             raise wrong  # TooMuchError is answered where it is caught
 
     async def _farewell(self, session: WorkerSession, reader: asyncio.Future[None]) -> None:
-        """Wait until the worker, having heard that its job ended, ends its side: then it sends no more.
+        """Wait until the worker has heard its job's end and ends its side: then it sends no more.
 
-        That a message was written says nothing: the worker may be out of reach.
+        A written message alone proves nothing: the worker may be out of reach.
         """
         await asyncio.wait({reader}, timeout=self.registry.timing.heartbeat_timeout_s)
         if reader.done() and not reader.cancelled() and reader.exception() is None:
@@ -153,7 +153,7 @@ class ControllerService:
     async def _begin(
         self, requests: AsyncIterator[pb.WorkerMessage], identity: Identity | None
     ) -> WorkerSession | None:
-        """The session that the first message asks for; None where there is no first message."""
+        """Begin the session that the first message asks for; return None if there is none."""
         try:
             first = await asyncio.wait_for(_next(requests), FIRST_MESSAGE_S)
         except asyncio.TimeoutError:
@@ -169,17 +169,17 @@ class ControllerService:
 
     @_answers
     async def CreateJob(self, request: pb.JobSpec, context: Any) -> pb.JobInfo:
-        """A job that workers may join."""
+        """Create a job that workers may join."""
         return views.jobs_info(self.registry, self.registry.create_job(spec_from(request)))
 
     @_answers
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.JobList:
-        """All jobs, ended ones too."""
+        """List all jobs, ended ones too."""
         return pb.JobList(jobs=[views.job_info(self.registry, record) for record in self.registry.jobs()])
 
     @_answers
     async def ShowJob(self, request: pb.JobName, context: Any) -> pb.JobInfo:
-        """One job, or a gang by its name."""
+        """Show one job, or a gang by its name."""
         return views.jobs_info(self.registry, self.registry.planes(request.name))
 
     @_answers
@@ -189,7 +189,7 @@ class ControllerService:
 
     @_answers
     async def ListFlows(self, request: pb.FlowsRequest, context: Any) -> pb.FlowList:
-        """The flows of jobs that run in the network."""
+        """List the flows of jobs that run in the network."""
         answer = pb.FlowList()
         found = {}
         for record, allocation in self._allocated(request.job):
@@ -206,7 +206,7 @@ class ControllerService:
 
     @_answers
     async def ListSlots(self, request: pb.SlotsRequest, context: Any) -> pb.SlotList:
-        """What the slots of jobs hold."""
+        """List the contents of jobs' slots."""
         answer = pb.SlotList()
         for record, allocation in self._allocated(request.job):
             switch = self.registry.switches[allocation.switch].switch
@@ -218,7 +218,7 @@ class ControllerService:
 
     @_answers
     async def ListCounters(self, request: pb.CountersRequest, context: Any) -> pb.CounterList:
-        """What the switches counted for jobs."""
+        """List the switches' counters for jobs."""
         answer = pb.CounterList()
         for record, allocation in self._allocated(request.job):
             switch = self.registry.switches[allocation.switch].switch
@@ -229,7 +229,7 @@ class ControllerService:
 
     @_answers
     async def ListPorts(self, request: pb.PortsRequest, context: Any) -> pb.PortList:
-        """What the switches counted by port, as far as they are there."""
+        """List the counters by port of the switches that are connected."""
         answer = pb.PortList()
         counters = await self._port_counters()
         for switch in self.registry.switches.values():
@@ -239,43 +239,43 @@ class ControllerService:
 
     @_answers
     async def ListLinks(self, request: pb.LinksRequest, context: Any) -> pb.LinkList:
-        """The links between switches, whether they can be used, and what went over them."""
+        """List the links between switches, whether they can be used, and their counters."""
         counters = await self._port_counters() if self.registry.config.links else {}
         return pb.LinkList(links=views.link_messages(self.registry, counters))
 
     @_answers
     async def Plan(self, request: pb.PlanRequest, context: Any) -> pb.PlanReport:
-        """How the switches differ from a document."""
+        """Compare the switches with a document."""
         report = await self.configuration.plan(request.document)
         return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def Apply(self, request: pb.ApplyRequest, context: Any) -> pb.PlanReport:
-        """Make the switches hold what a document says."""
+        """Make the switches hold the entries of a document."""
         report = await self.configuration.apply(request.document)
         return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def Rollback(self, request: pb.RollbackRequest, context: Any) -> pb.PlanReport:
-        """Make the switches hold what an applied document said."""
+        """Make the switches hold the entries of a document that was applied before."""
         number = request.revision if request.HasField("revision") else None
         report = await self.configuration.rollback(number)
         return views.report_message(report, self.configuration.vocabulary)
 
     @_answers
     async def ListRevisions(self, request: pb.RevisionsRequest, context: Any) -> pb.RevisionList:
-        """What was applied."""
+        """List the documents that were applied."""
         return views.revision_messages(self.configuration.revisions())
 
     @_answers
     async def Push(self, request: pb.PushRequest, context: Any) -> pb.PushReport:
-        """The program anew."""
+        """Load the program again."""
         pushed = await self.registry.manager.push(request.switch, force=request.force)
         return pb.PushReport(switches=[views.switch_info(switch) for switch in pushed])
 
     @_answers
     async def GetStatus(self, request: pb.StatusRequest, context: Any) -> pb.Status:
-        """How the controller is."""
+        """Return the controller's status."""
         live = [record for record in self.registry.jobs() if record.job.live and record.job.workers]
         return pb.Status(
             switches=[views.switch_info(switch) for switch in self.registry.switches.values()],
@@ -286,7 +286,7 @@ class ControllerService:
         )
 
     def _allocated(self, job: str) -> list[tuple[Record, Allocation]]:
-        """The live jobs (one, or all) that have slots, on each switch that can be asked; a leaf must be."""
+        """Return the live jobs (one, or all) with slots, on each switch that can be asked; leaves must be."""
         chosen = self.registry.planes(job) if job else self.registry.jobs()
         return [
             (record, allocation)
@@ -297,7 +297,7 @@ class ControllerService:
         ]
 
     async def _port_counters(self) -> dict[str, dict[str, dict[int, CounterCell]]]:
-        """Of the switches that are there; UnreachableError where none is."""
+        """Return counters of the connected switches; raise UnreachableError if none is."""
         counters, away = {}, None
         for switch in self.registry.switches.values():
             try:
@@ -313,7 +313,7 @@ class ControllerService:
 async def _within(
     requests: AsyncIterator[pb.WorkerMessage], bucket: Bucket | None, most_bytes: int
 ) -> AsyncIterator[pb.WorkerMessage]:
-    """The messages of a session, as long as they are neither too many nor too large. TooMuchError."""
+    """Yield a session's messages; raise TooMuchError if they are too many or too large."""
     async for message in requests:
         if bucket is not None and not bucket.take():
             raise TooMuchError("this session sends more messages than a worker has to say: it is ended")
@@ -323,14 +323,14 @@ async def _within(
 
 
 async def _next(requests: AsyncIterator[pb.WorkerMessage]) -> pb.WorkerMessage | None:
-    """The next message; None where the worker has ended its side."""
+    """Return the next message; None if the worker has ended its side."""
     async for message in requests:
         return message
     return None
 
 
 async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSession) -> None:
-    """What a worker says until it ends its side; ControllerError where it says what it must not."""
+    """Act on a worker's messages until it ends its side. Raise ControllerError for a forbidden one."""
     try:
         async for message in requests:
             said = from_worker(message)
@@ -347,10 +347,10 @@ async def _read(requests: AsyncIterator[pb.WorkerMessage], session: WorkerSessio
 def make_server(
     service: ControllerService, addresses: Sequence[str], *, tls: TlsFiles | None = None
 ) -> tuple[grpc.aio.Server, list[str]]:
-    """A server bound to "IP:port" and "unix:/path" addresses, not started; port 0 takes a free one.
+    """Bind a server to "IP:port" and "unix:/path" addresses, without starting it; port 0 takes a free one.
 
-    With `tls` the first kind takes clients with a certificate only; a Unix socket is its owner's in any case.
-    AddressError where one cannot be had, TlsError.
+    With `tls`, IP addresses accept only clients with a certificate; a Unix socket is its owner's in any case.
+    Raise AddressError if an address cannot be had, or TlsError.
     """
     credentials = None if tls is None else server_credentials(tls)
     limits = service.peers.limits

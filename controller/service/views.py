@@ -39,7 +39,7 @@ PortCounters = Mapping[str, Mapping[int, CounterCell]]
 
 
 def job_info(registry: Registry, record: Record) -> pb.JobInfo:
-    """A job as ListJobs tells of it."""
+    """Return a job as ListJobs shows it."""
     job, now = record.job, registry.clock()
     info = pb.JobInfo(
         spec=to_proto(job.spec), phase=job.phase.name, explicit=job.explicit, awaited=job.awaited
@@ -88,7 +88,7 @@ def job_info(registry: Registry, record: Record) -> pb.JobInfo:
 
 
 def jobs_info(registry: Registry, planes: Sequence[Record]) -> pb.JobInfo:
-    """What is known by a name: a job, or a gang with its planes."""
+    """Return the job, or the gang with its planes, of one name."""
     gang = planes[0].job.spec.gang
     if gang is None or len(planes) == gang.planes == 1:
         return job_info(registry, planes[0])
@@ -122,7 +122,7 @@ def jobs_info(registry: Registry, planes: Sequence[Record]) -> pb.JobInfo:
 
 
 def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
-    """A switch as GetStatus tells of it."""
+    """Return a switch as GetStatus shows it."""
     return pb.SwitchInfo(
         **_named(switch.switch.config, "name", "address", "device_id"),
         **_named(switch.switch, "connected", "state", "program_sha256"),
@@ -139,9 +139,9 @@ def switch_info(switch: ManagedSwitch) -> pb.SwitchInfo:
 def flow_messages(
     registry: Registry, record: Record, allocation: Allocation, found: Collection[Entry]
 ) -> list[pb.Flow]:
-    """A job's flows that begin on a leaf; `found` is what was read from it.
+    """Return a job's flows that begin on a leaf; `found`: the entries read from it.
 
-    `egress_port` is 0 where the receiver is in another rack, as any uplink may be.
+    `egress_port` is 0 if the receiver is in another rack, as any uplink may be used.
     """
     tree = Tree.of(registry.config, record.job.members)
     by_rank = {member.rank: member for member in record.job.members}
@@ -176,7 +176,7 @@ def flow_messages(
 def slot_messages(
     registry: Registry, record: Record, allocation: Allocation, slots: Iterable[SlotContent], *, unused: bool
 ) -> list[pb.Slot]:
-    """A job's slots, those first that wait for somebody; with `unused` all of them, by index."""
+    """Return a job's slots, those first that wait for somebody; with `unused` all slots, by index."""
     tree = Tree.of(registry.config, record.job.members)
     messages = [
         _slot(record, tree, allocation, slot)
@@ -214,7 +214,7 @@ def _slot(record: Record, tree: Tree, allocation: Allocation, slot: SlotContent)
 def counter_messages(
     registry: Registry, record: Record, allocation: Allocation, counters: dict[str, list[CounterCell]]
 ) -> list[pb.FlowCounters]:
-    """A job's counters on a switch, one message a rank; on a spine one a rack, with its first rank."""
+    """Return a job's counters on a switch, one message a rank; on a spine one a rack, with its first rank."""
     tree = Tree.of(registry.config, record.job.members)
     return [
         pb.FlowCounters(
@@ -233,7 +233,7 @@ def _params(entry: Entry) -> dict[str, int]:
 
 
 def _is_of_flow(entry: Entry, index: int, rank: int) -> bool:
-    """Whether an entry of a job belongs to one of its flows; the group belongs to all."""
+    """Tell whether an entry of a job belongs to one of its flows; the group belongs to all."""
     params = _params(entry)
     if not params:
         return True
@@ -246,13 +246,15 @@ def _is_of_flow(entry: Entry, index: int, rank: int) -> bool:
 
 
 def ports_in_use(registry: Registry, switch: ManagedSwitch) -> list[int]:
-    """The ports that hosts or other switches are behind."""
+    """Return the ports that hosts or other switches are behind."""
     return [port.port for port in _ports(registry, switch)]
 
 
 def port_messages(registry: Registry, switch: ManagedSwitch, counters: PortCounters) -> list[pb.Port]:
-    """The ports that hosts or other switches are behind, with what was counted there; then those that the
-    configuration does not name, where something came in by them."""
+    """Return the ports that hosts or other switches are behind, with their counters.
+
+    Ports that the configuration does not name follow, if something came in by them.
+    """
     ports = _ports(registry, switch)
     named = {port.port for port in ports}
     strangers = sorted(
@@ -282,7 +284,7 @@ def _ports(registry: Registry, switch: ManagedSwitch) -> list[pb.Port]:
 
 
 def link_messages(registry: Registry, counters: Mapping[str, PortCounters]) -> list[pb.Link]:
-    """The links between switches; `counters` by switch, without those that are away."""
+    """Return the links between switches; `counters` by switch, without those that are away."""
     state = registry.links.state
     return [
         pb.Link(
@@ -311,7 +313,7 @@ def _count(counters: PortCounters, name: str, port: int) -> pb.CounterValue:
 
 
 def report_message(report: Report, vocabulary: Vocabulary) -> pb.PlanReport:
-    """A plan, or what came of it."""
+    """Return a plan, or its result, as a message."""
     return pb.PlanReport(
         revision=report.revision,
         switches=[_switch_plan(switch, vocabulary) for switch in report.switches],
@@ -321,7 +323,7 @@ def report_message(report: Report, vocabulary: Vocabulary) -> pb.PlanReport:
 
 
 def revision_messages(revisions: Sequence[Revision]) -> pb.RevisionList:
-    """All revisions; the last is current."""
+    """Return all revisions as a message; the last is current."""
     return pb.RevisionList(
         revisions=[
             pb.Revision(**_named(one, "number", "applied_at", "document"), current=one is revisions[-1])
@@ -372,5 +374,5 @@ def _setting(setting: Setting, *, applied: bool) -> pb.Change:
 
 
 def _named(source: object, *names: str) -> dict[str, Any]:
-    """What has the same name in a message."""
+    """Return these attributes by name, for fields of the same names in a message."""
     return {name: getattr(source, name) for name in names}

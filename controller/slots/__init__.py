@@ -1,1 +1,1 @@
-"""Which job owns which slots of a switch, and which gets some next. No I/O."""
+"""Slots of switches: their owners, and the jobs that get some next. No I/O."""

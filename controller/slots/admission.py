@@ -1,8 +1,8 @@
-"""Decides which job gets slots: quotas, the order of the queue, pre-emption. No I/O, no clock.
+"""Admission of jobs to slots: quotas, the order of the queue, pre-emption. No I/O, no clock.
 
 A job counts with the slots that it asks for, 2 * window * packets a message, once, however many switches it
-uses; a gang, which is admitted as a whole or not at all, with those of all its planes. What could run in the
-network but finds no room, or is over a quota, runs by ring and waits:
+uses; a gang, which is admitted as a whole or not at all, with those of all its planes. A job that could run
+in the network but finds no room, or is over a quota, runs by ring and waits:
 
 - Jobs of the tenant that uses the least for its weight come first, then those that have waited longest.
 - A job that lacks room reserves what it needs: switches that lack it completely, and its part of the others.
@@ -31,14 +31,15 @@ LEAST_PLANE_SLOTS = 64  # of a window of 4 and 8 packets a message: the ring is 
 
 
 class QuotaError(ConfigError, ValueError):
-    """Quotas that cannot be; the message says where."""
+    """Error in quotas; the message says where."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TenantQuota:
-    """A tenant's part of the switches for its `weight`, and how many slots it may have (None: any number).
+    """A tenant's part of the switches for its `weight`, and its limit of `slots` (None: none).
 
-    `hosts`: the only ones whose workers may make jobs of it, and of no tenant without them; empty: any.
+    `hosts`: only workers on these hosts may make jobs of this tenant, and of no tenant without them; empty:
+    any.
     """
 
     weight: float = 1.0
@@ -48,18 +49,18 @@ class TenantQuota:
 
 @dataclass(frozen=True, kw_only=True)
 class Quotas:
-    """`job_slots`: how many a job may have (None: any number). Tenants that are not named have weight 1."""
+    """Quotas of all tenants. `job_slots`: a job's limit (None: none). Unnamed tenants have weight 1."""
 
     job_slots: int | None = None
     tenants: Mapping[str, TenantQuota] = field(default_factory=dict)
     preemption: bool = False
 
     def tenant(self, name: str) -> TenantQuota:
-        """What a tenant has a right to."""
+        """Return a tenant's quota."""
         return self.tenants.get(name or DEFAULT_TENANT, TenantQuota())
 
     def why_not_from(self, host: str, tenant: str) -> str:
-        """Why a worker on that host may not make a job of a tenant, in words; empty if it may."""
+        """Say why a worker on that host may not make a job of a tenant; return "" if it may."""
         hosts = self.tenant(tenant).hosts
         owners = sorted(name for name, quota in self.tenants.items() if host in quota.hosts)
         if host in hosts or not (hosts or owners):
@@ -71,18 +72,18 @@ class Quotas:
         )
 
     def job_limit(self, tenant: str) -> int | None:
-        """How many slots a job of that tenant may ever have; None: any number."""
+        """Return how many slots a job of that tenant may ever have; None for any number."""
         limits = [limit for limit in (self.job_slots, self.tenant(tenant).slots) if limit is not None]
         return min(limits, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """A job, or a gang of `planes`, and what it needs: a region of `slots` on each of `switches`.
+    """A job, or a gang of `planes`, and its need: a region of `slots` on each of `switches`.
 
-    A switch is named as often as there are regions needed on it. `smaller`: in how many slots a region there
-    may be instead, the most first. `key` tells it from all others. `tenant` is DEFAULT_TENANT where none was
-    named. `since`: for how long it has waited, or has had its place; of any clock. `first`: room was made.
+    A switch is named once for each region needed on it. `smaller`: other sizes of a region that will do, in
+    slots, the largest first. `key` tells it from all others. `tenant` is DEFAULT_TENANT if none was named.
+    `since`: since when it has waited, or has had its place; of any clock. `first`: room was made for it.
     """
 
     key: int
@@ -97,12 +98,12 @@ class Demand:
 
     @property
     def total(self) -> int:
-        """The slots that it counts with."""
+        """The number of slots that it counts with."""
         return self.slots * self.planes
 
     @property
     def what(self) -> str:
-        """What its name is the name of."""
+        """Word for the demand in messages, "job" or "gang"."""
         return "job" if self.planes == 1 else "gang"
 
     @property
@@ -112,11 +113,11 @@ class Demand:
 
     @property
     def least(self) -> Demand:
-        """In the smallest."""
+        """The demand in the smallest size."""
         return self.sizes[-1]
 
     def on(self, switch: str) -> int:
-        """How many regions it needs there."""
+        """Return the number of regions that it needs there."""
         return self.switches.count(switch)
 
 
@@ -131,9 +132,10 @@ class Holder:
 
 @dataclass(frozen=True)
 class Decision:
-    """`admitted`: who gets in now. `reasons`: by key, why the others wait, in the order in which they do.
+    """Answer to the queue. `admitted`: the demands that get in now.
 
-    `never`: by key, why a job cannot get in with these quotas, whatever becomes free.
+    `reasons`: by key, why the others wait, in their order. `never`: by key, why a job cannot get in with
+    these quotas, whatever becomes free.
     """
 
     admitted: tuple[Demand, ...]
@@ -143,14 +145,14 @@ class Decision:
 
 @dataclass(frozen=True)
 class Preemption:
-    """`victims` have to move to the ring, then there is room for `demand`."""
+    """Order to make room: `victims` have to move to the ring, then there is room for `demand`."""
 
     demand: Demand
     victims: tuple[Demand, ...]
 
 
 def tenant_of(name: str) -> str:
-    """A tenant's name as jobs have it: empty for the default one. InvalidRequestError."""
+    """Return a tenant's name as jobs have it: empty for the default one. Raise InvalidRequestError."""
     if name and _TENANT.fullmatch(name) is None:
         raise InvalidRequestError(
             f"{name!r} is no tenant's name: 1 to 64 letters, digits and . _ @ + -, beginning with a letter, "
@@ -163,7 +165,7 @@ def tenant_of(name: str) -> str:
 
 
 def parse_quotas(value: Any) -> Quotas:
-    """Quotas from JSON's objects; QuotaError."""
+    """Parse quotas from JSON's objects. Raise QuotaError."""
     top = _fields(value, "quotas", ("job_slots", "tenants", "preemption"))
     tenants = top.get("tenants", {})
     if not isinstance(tenants, Mapping):
@@ -228,7 +230,7 @@ def _name(value: Any) -> str:
 
 
 def shrink(window: int, packets: int, limit: int | None, *, fixed: tuple[bool, bool]) -> tuple[int, int]:
-    """Window and packets a message that keep 2 * window * packets slots within the limit, if any do.
+    """Return a window and packets a message within the limit of 2 * window * packets slots, if any are.
 
     `fixed`: whether window and packets were asked for, and so stay as they are.
     """
@@ -247,9 +249,9 @@ def shrink(window: int, packets: int, limit: int | None, *, fixed: tuple[bool, b
 
 
 def plane_slots(window: int, packets: int, planes: int) -> int:
-    """The most slots of each of a gang's planes: together they have the window of one job.
+    """Return the most slots of each of a gang's planes: together they have the window of one job.
 
-    They share a machine's link. What they have under way would wait in its queue until it was taken for lost.
+    They share a machine's link. Any more data under way would wait in its queue until it was taken for lost.
     """
     return max(LEAST_PLANE_SLOTS, 2 * window * packets // planes)
 
@@ -257,7 +259,7 @@ def plane_slots(window: int, packets: int, planes: int) -> int:
 def smaller_shapes(
     window: int, packets: int, *, fixed: tuple[bool, bool], planes: int
 ) -> list[tuple[int, int]]:
-    """Windows and packets a message that a plane of a gang can do with instead; none for a job of its own."""
+    """Return smaller windows and packets a message for a plane of a gang; none for a job of its own."""
     shapes: list[tuple[int, int]] = []
     while planes > 1 and window * packets >= LEAST_PLANE_SLOTS:  # half of its slots are enough
         smaller = shrink(window, packets, window * packets, fixed=fixed)
@@ -269,7 +271,7 @@ def smaller_shapes(
 
 
 def why_never(quotas: Quotas, demand: Demand) -> str:
-    """Why a job can never have slots with these quotas; empty if it can."""
+    """Say why a job can never have slots with these quotas; return "" if it can."""
     demand = demand.least
     own, per_job = quotas.tenant(demand.tenant).slots, quotas.job_slots
     if demand.planes == 1:
@@ -285,7 +287,7 @@ def why_never(quotas: Quotas, demand: Demand) -> str:
 
 
 def why_over(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> str:
-    """Why its tenant's quota keeps a job waiting; empty if it does not. `used`: slots by tenant."""
+    """Say why its tenant's quota keeps a job waiting; return "" if not. `used`: slots by tenant."""
     tenant, demand = demand.tenant, demand.least
     own, taken = quotas.tenant(tenant).slots, used.get(tenant, 0)
     if own is None or taken + demand.total <= own:
@@ -299,7 +301,7 @@ def why_over(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> str:
 
 
 class Rooms:
-    """The switches' slots, to try things out on. `roles`: what a switch is called, "leaf" or "spine"."""
+    """A copy of the switches' slots, to try things out on. `roles`: "leaf" or "spine", by switch."""
 
     def __init__(
         self, allocators: Mapping[str, SwitchAllocator], roles: Mapping[str, str] | None = None
@@ -312,20 +314,20 @@ class Rooms:
                 copy.take(region)
 
     def copy(self) -> Rooms:
-        """For a try of its own."""
+        """Return a copy for a try of its own."""
         return Rooms(self._switches, self._roles)
 
     def lacking(self, demand: Demand) -> tuple[str, ...]:
-        """The switches that have no room for all that a job needs there."""
+        """Return the switches that have no room for all that a job needs there."""
         return tuple(name for name in dict.fromkeys(demand.switches) if not self._fits(name, demand))
 
     def take(self, demand: Demand) -> None:
-        """Take room that there is."""
+        """Take room for a job, which there is."""
         for name in demand.switches:
             self._switches[name].allocate(demand.slots)
 
     def take_where_it_fits(self, demand: Demand) -> tuple[str, ...]:
-        """Take the room that there is of what a job needs; on which switches."""
+        """Take room for a job on the switches that have it, and return these."""
         fitting = tuple(name for name in dict.fromkeys(demand.switches) if self._fits(name, demand))
         self.take(replace(demand, switches=tuple(name for name in demand.switches if name in fitting)))
         return fitting
@@ -337,7 +339,7 @@ class Rooms:
                 self._switches[name].release(region)
 
     def why(self, name: str, demand: Demand) -> str:
-        """In words, why a switch has no room."""
+        """Say why a switch has no room."""
         switch, count, slots = self._switches[name], demand.on(name), demand.slots
         where, jobs = f"{self._roles.get(name, 'switch')} {name}", len(switch.regions)
         enough = switch.used + slots * count <= switch.slots
@@ -353,7 +355,7 @@ class Rooms:
         )
 
     def load(self, name: str, demand: Demand) -> float:
-        """What part of a switch a job takes, of its slots or of its places for jobs, whichever is more."""
+        """Return the part of a switch that a job takes, of its slots or its places for jobs: the larger."""
         switch, count = self._switches[name], demand.on(name)
         return max(demand.slots * count / switch.slots, count / switch.jobs)
 
@@ -371,7 +373,7 @@ class Rooms:
 
 
 def used_by_tenant(demands: Iterable[Demand]) -> dict[str, int]:
-    """Slots by tenant."""
+    """Return slots by tenant."""
     used: dict[str, int] = {}
     for demand in demands:
         tenant = demand.tenant
@@ -380,7 +382,7 @@ def used_by_tenant(demands: Iterable[Demand]) -> dict[str, int]:
 
 
 def in_order(quotas: Quotas, waiting: Iterable[Demand], used: Mapping[str, int]) -> list[Demand]:
-    """The order in which jobs get in: each counts for its tenant before the next is chosen."""
+    """Return the order in which jobs get in: each counts for its tenant before the next is chosen."""
     counted, left, order = dict(used), list(waiting), []
     while left:
         chosen = min(left, key=lambda d: _turn(quotas, d, counted))
@@ -397,7 +399,10 @@ def _turn(quotas: Quotas, demand: Demand, used: Mapping[str, int]) -> tuple[bool
 
 
 def decide(quotas: Quotas, rooms: Rooms, holding: Iterable[Demand], waiting: Iterable[Demand]) -> Decision:
-    """Who gets in, in which size. `holding`: who counts for its tenant; `rooms` has what they own taken."""
+    """Decide which jobs get in, in which size. `holding`: those that count for tenants.
+
+    In `rooms`, their slots are taken.
+    """
     free, left, used = rooms.copy(), rooms.copy(), used_by_tenant(holding)  # left: by those further ahead
     never = {d.key: why for d in waiting if (why := why_never(quotas, d))}
     admitted: list[Demand] = []
@@ -433,7 +438,7 @@ def decide(quotas: Quotas, rooms: Rooms, holding: Iterable[Demand], waiting: Ite
 def preempt(
     quotas: Quotas, rooms: Rooms, holders: Sequence[Holder], waiting: Sequence[Demand]
 ) -> Preemption | None:
-    """Who has to give way to whom, if anybody: for the first in the queue that has a right to more."""
+    """Return who has to give way to whom, for the first in the queue with a right to more; or None."""
     if not quotas.preemption:
         return None
     used = used_by_tenant(holder.demand for holder in holders)
@@ -449,7 +454,7 @@ def preempt(
 def _victims(
     quotas: Quotas, rooms: Rooms, holders: list[Holder], demand: Demand, waiting: Sequence[Demand]
 ) -> tuple[Demand, ...]:
-    """Whose leaving makes room for a job; empty where not enough may be asked to."""
+    """Return the jobs whose leaving makes room for a job; empty if not enough may be asked to."""
     victims: list[Demand] = []
     tenant = demand.tenant
     while lacking := rooms.lacking(demand):

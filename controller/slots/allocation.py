@@ -1,4 +1,4 @@
-"""What a job has on one switch."""
+"""The allocation of a job on one switch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.slots.allocator import Region
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """Its slots, and its entries in the order of writing; the switch is the job's "leaf" or "spine"."""
+    """A job's slots, and its entries in the order of writing; the switch is its "leaf" or "spine"."""
 
     switch: str
     region: Region

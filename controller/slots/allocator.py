@@ -1,4 +1,4 @@
-"""Which job owns which part of a switch: slots, flow indexes, multicast groups. No I/O.
+"""The parts of a switch and the jobs that own them: slots, flow indexes, multicast groups. No I/O.
 
 A job's region has a power of two of slots and starts at a multiple of its size. Job number j (0..31) on a
 switch has flow indexes 32*j + rank and the multicast group 2 + j; group 1 floods.
@@ -17,7 +17,7 @@ _FIRST_JOB_GROUP = 2
 
 @dataclass(frozen=True)
 class Region:
-    """What one job owns on one switch; `base` and `slots` count slots."""
+    """The part of one switch that one job owns; `base` and `slots` count slots."""
 
     number: int
     base: int
@@ -34,11 +34,11 @@ class Region:
         return _FIRST_JOB_GROUP + self.number
 
     def collides(self, other: Region) -> bool:
-        """Whether two jobs cannot have these on one switch."""
+        """Tell whether two jobs cannot have these on one switch."""
         return self.number == other.number or (self.base < other.end and other.base < self.end)
 
     def flow(self, rank: int) -> int:
-        """The flow index of a rank."""
+        """Return the flow index of a rank."""
         return self.number * MAX_RANKS + rank
 
 
@@ -53,16 +53,16 @@ class SwitchAllocator:
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """What is taken, by address."""
+        """The regions that are taken, by address."""
         return tuple(self._taken)
 
     @property
     def used(self) -> int:
-        """How many slots are taken."""
+        """The number of slots that are taken."""
         return sum(region.slots for region in self._taken)
 
     def allocate(self, slots: int) -> Region:
-        """Take a region of `slots`, a power of two. NoResourcesError if there is no room."""
+        """Take a region of `slots`, a power of two. Raise NoResourcesError if there is no room."""
         if slots <= 0 or slots & (slots - 1):
             raise ValueError(f"{slots} is not a power of two")
         if slots > self.slots:
@@ -85,7 +85,7 @@ class SwitchAllocator:
         )
 
     def take(self, region: Region) -> None:
-        """Take a region known from before. ValueError if it overlaps another: the records are wrong."""
+        """Take a region known from before. Raise ValueError if it overlaps another: the records are wrong."""
         if region.end > self.slots or not 0 <= region.number < self.jobs:
             raise ValueError(f"{region} does not fit into a switch of {self.slots} slots, {self.jobs} jobs")
         for taken in self._taken:
@@ -95,5 +95,5 @@ class SwitchAllocator:
         self._taken.sort(key=lambda r: r.base)
 
     def release(self, region: Region) -> None:
-        """Give a region back. ValueError if it is not taken."""
+        """Give a region back. Raise ValueError if it is not taken."""
         self._taken.remove(region)
