@@ -13,7 +13,7 @@ from controller.switches.pipeline import Program, push_to
 
 
 def main() -> None:
-    """Push it; what is wrong goes to stderr in a line."""
+    """Push the program; print an error to stderr in one line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("address", metavar="HOST:PORT")
     parser.add_argument("--device-id", type=int, default=1)

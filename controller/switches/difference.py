@@ -1,4 +1,4 @@
-"""Compares a switch's entries with the wanted ones, and orders the changes. No I/O.
+"""Comparison of a switch's entries with the wanted ones, and the order of changes. No I/O.
 
 A change is drift if the switch differs from what the controller last wrote: somebody changed it by hand.
 Otherwise the controller itself wants something else now.
@@ -39,7 +39,7 @@ _DELETED = {FLOW: 0, TREE_JOB: 0, Group.table: 2, ECMP_MEMBER: 2, MEMBER_QP: 3, 
 
 @dataclass(frozen=True)
 class Change:
-    """One entry before and after; None where there is none."""
+    """Change of one entry; `before` or `after` is None if there is none."""
 
     before: Entry | None
     after: Entry | None
@@ -47,37 +47,37 @@ class Change:
 
     @property
     def kind(self) -> UpdateKind:
-        """Which of the three."""
+        """Kind of update: insert, modify or delete."""
         if self.before is None:
             return UpdateKind.INSERT
         return UpdateKind.DELETE if self.after is None else UpdateKind.MODIFY
 
     @property
     def entry(self) -> Entry:
-        """What is written; what is there, where that is deleted."""
+        """The entry to write, or to delete."""
         entry = self.after if self.after is not None else self.before
         assert entry is not None
         return entry
 
     @property
     def update(self) -> Update:
-        """The update that makes it so."""
+        """The update that makes the change."""
         return Update(self.kind, self.entry)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What is to change on a switch, and how many entries are right already."""
+    """The changes to make on a switch, and the number of entries that are right already."""
 
     changes: tuple[Change, ...] = ()
     unchanged: int = 0
 
     def of(self, kind: UpdateKind) -> list[Entry]:
-        """The entries of one kind of change."""
+        """Return the entries of one kind of change."""
         return [change.entry for change in self.changes if change.kind is kind]
 
     def stages(self, kind: UpdateKind) -> tuple[Stage, ...]:
-        """The same in the order in which they come or go."""
+        """Return the entries of one kind of change in the order in which they come or go."""
         return deleting_stages(self.of(kind)) if kind is UpdateKind.DELETE else writing_stages(self.of(kind))
 
 
@@ -87,7 +87,10 @@ NO_DIFFERENCE = Difference()
 def difference(
     found: Iterable[Entry], wanted: Iterable[Entry], written: Mapping[Key, Entry] | None = None
 ) -> Difference:
-    """What turns `found` into `wanted`; `written` is what the controller last wrote (None: `found`)."""
+    """Return the changes that turn `found` into `wanted`.
+
+    `written`: the entries that the controller last wrote (None: `found`).
+    """
     there = {key_of(entry): entry for entry in found}
     want = {key_of(entry): entry for entry in wanted}
     ours = there if written is None else written
@@ -100,7 +103,7 @@ def difference(
 
 
 def batch(changes: Sequence[Change]) -> list[Update]:
-    """The updates in an order in which no packet can go wrong: new before old, guards before routes.
+    """Return the updates in an order in which no packet can go wrong: new before old, guards before routes.
 
     P4Runtime lets a switch apply a batch in any order, but both targets keep it.
     """
@@ -114,16 +117,19 @@ def batch(changes: Sequence[Change]) -> list[Update]:
 
 
 def writing_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
-    """Groups, what their replicas look up, the flows that use them, the guards of their QPs, routes last.
+    """Return entries in stages: groups, `emit` and uplinks, flows, their guards, routes last.
 
-    A switch that lost everything forwards nothing without routes: so no packet gets past a guard that is not
+    A switch that lost everything forwards nothing without routes, so no packet gets past a guard that is not
     there yet.
     """
     return _stages(entries, _WRITTEN, others=5)
 
 
 def deleting_stages(entries: Iterable[Entry]) -> tuple[Stage, ...]:
-    """Flows first, groups after what names them; guards last, as they drop what is still under way."""
+    """Return entries in stages: flows first, groups after their users, guards last.
+
+    Guards drop packets that are still under way.
+    """
     return _stages(entries, _DELETED, others=1)
 
 
@@ -135,5 +141,5 @@ def _stages(entries: Iterable[Entry], order: Mapping[str, int], *, others: int) 
 
 
 def flatten(stages: Sequence[Stage]) -> tuple[Entry, ...]:
-    """The entries of all stages, in order."""
+    """Return the entries of all stages, in order."""
     return tuple(entry for stage in stages for entry in stage)

@@ -1,4 +1,4 @@
-"""Which links and spines can be used now: by probes, connections to spines, and what an operator drained."""
+"""State of links and spines: by probes, connections to spines, and what an operator drained."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ _PRESUMED_S = 3.0  # a spine that was not seen yet after a start is there for so
 
 
 class LinkWatch:
-    """Calls `on_change` when `state` has changed; the owner calls `probe` again and again.
+    """Watch on all links. Calls `on_change` when `state` has changed; the owner calls `probe` repeatedly.
 
-    `broken`: what could not be used when the controller stopped, and cannot until it is seen to work.
+    `broken`: the links and spines that could not be used when the controller stopped. They stay so until they
+    are seen to work.
 
     A spine counts as away while the controller has no connection with it. So the controller notices a
     restarted program at once; nothing is lost if traffic takes another spine meanwhile.
@@ -62,12 +63,12 @@ class LinkWatch:
 
     @property
     def state(self) -> LinkState:
-        """What can be used."""
+        """The links and spines that are down, away or drained."""
         lost = frozenset(spine for spine in self.graph.spines if self._is_lost(spine))
         return LinkState(down=self._prober.down, lost=lost, drained=self.drained)
 
     def words(self, link: Link) -> str:
-        """ "up", or what is the matter with a link."""
+        """Return "up", or say what is the matter with a link."""
         reason = self.state.why_not(link)
         if reason != "no answer":
             return reason or "up"
@@ -75,7 +76,7 @@ class LinkWatch:
         return "no answer" if silent_s is None else f"no answer for {silent_s:.0f} s"
 
     def probe(self) -> list[tuple[Link, int]]:
-        """The probes to send now; `send` sends them."""
+        """Return the probes to send now; `send` sends them."""
         probes = self._prober.due(self._clock(), lambda link: self._switches[link.leaf].ready)
         self.refresh()
         return probes

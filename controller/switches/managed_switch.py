@@ -1,4 +1,4 @@
-"""A switch and what the controller knows of it: who has which slots, and whether it is ready for jobs."""
+"""A switch and the controller's state of it: owners of its slots, and whether it is ready for jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from controller.switches.updates import Update, UpdateKind, WriteError
 
 
 class ManagedSwitch:
-    """A switch, its slots, and a lock for whoever writes to it.
+    """A switch, its slots, and a lock for its writers.
 
     It is ready once it is connected and `adopt` has made it hold what it should, until the connection breaks.
-    `settling`: somebody is doing that. `mark`: the newest generation that it has had; `repeated_to`: the
-    newest that another process has given it.
+    `settling`: `adopt` is under way. `mark`: the newest generation that it has had; `repeated_to`: the newest
+    that another process has given it.
     """
 
     def __init__(self, switch: Switch) -> None:
@@ -33,20 +33,20 @@ class ManagedSwitch:
 
     @property
     def name(self) -> str:
-        """Its name in the configuration."""
+        """Name in the configuration."""
         return self.switch.config.name
 
     @property
     def ready(self) -> bool:
-        """Whether it can take jobs."""
+        """True if it can take jobs."""
         return self._ready.is_set()
 
     def changed(self) -> None:
-        """It came or went."""
+        """Note that it came or went: it is not ready any more."""
         self._ready.clear()
 
     async def wait_ready(self, timeout_s: float) -> bool:
-        """Whether it is ready within that time."""
+        """Wait until it is ready, at most that long; tell whether it is."""
         if self.ready:
             return True
         try:
@@ -56,7 +56,7 @@ class ManagedSwitch:
         return True
 
     async def require_ready(self, patience_s: float) -> None:
-        """Wait until it is ready; UnreachableError after so many seconds."""
+        """Wait until it is ready. Raise UnreachableError after so many seconds."""
         if not await self.wait_ready(patience_s):
             raise UnreachableError(
                 f"switch {self.name} at {self.switch.config.address} cannot be used: {self.switch.state}"
@@ -99,8 +99,9 @@ class ManagedSwitch:
 
 
 def held(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
-    """The entries that a switch should hold, by allocation and whether its job is live: all entries of live
-    jobs, the guards of others. Of two guards for the same QP, the live job's.
+    """Return the entries that a switch should hold: all entries of live jobs, the guards of others.
+
+    Each allocation comes with True if its job is live. Of two guards for the same QP, the live job's is held.
     """
     wanted: dict[object, Entry] = {}
     for allocation, live in sorted(allocations, key=lambda item: item[1]):
@@ -110,10 +111,10 @@ def held(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
 
 
 def guards_of(allocations: Iterable[tuple[Allocation, bool]]) -> list[Entry]:
-    """The guards among what `held` returns."""
+    """Return the guards among the entries that `held` returns."""
     return removal_order(held(allocations))[1]
 
 
 def collide(allocation: Allocation, entries: Iterable[Entry]) -> bool:
-    """Whether a job's entries and others cannot be on the switch together."""
+    """Tell whether a job's entries and others cannot be on the switch together."""
     return not {key_of(entry) for entry in allocation.entries}.isdisjoint(key_of(entry) for entry in entries)

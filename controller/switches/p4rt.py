@@ -59,7 +59,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 @dataclass(frozen=True)
 class Role:
-    """What arbitration says: whether we are primary, and the primary's (or the highest) election id."""
+    """Answer of arbitration: whether we are primary, and the primary's (or the highest) election id."""
 
     primary: bool
     vacant: bool
@@ -116,7 +116,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
     # The stream
 
     async def open(self, election_id: int) -> Role:
-        """Connect and claim to be primary; the role that this got."""
+        """Connect and claim to be primary. Return the role that this got."""
         try:
             self._channel = open_aio_channel(self._address, self._tls, options=_OPTIONS, name=self._name)
         except TlsError as error:
@@ -149,7 +149,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         return role
 
     async def next_role(self) -> Role:
-        """Wait for the next word of arbitration; raises what ended the stream."""
+        """Wait for the next role. Raise the error that ended the stream."""
         role = await self._roles.get()
         if isinstance(role, SwitchError):
             self._roles.put_nowait(role)  # whoever asks next hears the same
@@ -157,7 +157,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         return role
 
     async def send_packet(self, payload: bytes, **metadata: int) -> None:
-        """A packet-out with the program's metadata."""
+        """Send a packet-out with the program's metadata."""
         message = p4r.StreamMessageRequest(packet=self._schema.packet_out(payload, **metadata))
         await self._send(message)
 
@@ -183,7 +183,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
     # Requests
 
     async def pipeline(self) -> Pipeline | None:
-        """What runs on the switch; None if it waits for a program."""
+        """Return the pipeline config of the switch; None if it waits for a program."""
         types = p4r.GetForwardingPipelineConfigRequest
         config = await self._get_config(types.ALL)
         if config is None or not (config.p4_device_config or config.HasField("p4info")):
@@ -193,12 +193,12 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         )
 
     async def cookie(self) -> int | None:
-        """The cookie of what runs on the switch; None without a program or without a cookie."""
+        """Return the cookie of the running program; None without a program or without a cookie."""
         config = await self._get_config(p4r.GetForwardingPipelineConfigRequest.COOKIE_ONLY)
         return config.cookie.cookie if config is not None and config.HasField("cookie") else None
 
     async def set_pipeline(self, device_config: bytes, *, cookie: int) -> None:
-        """Load a program with the schema's P4Info; all entries are gone then."""
+        """Load a program with the schema's P4Info. This removes all entries."""
         actions = p4r.SetForwardingPipelineConfigRequest
         config = p4r.ForwardingPipelineConfig(p4info=self._schema.p4info, p4_device_config=device_config)
         config.cookie.cookie = cookie
@@ -213,7 +213,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         )
 
     async def write(self, updates: Sequence[Update]) -> None:
-        """Apply updates, which a switch may do in any order. WriteError names every one refused."""
+        """Apply updates, in any order that the switch likes. Raise WriteError with all that were refused."""
         failures: list[Failure] = []
         for first in range(0, len(updates), MAX_BATCH):
             failures += await self.write_batch(updates[first : first + MAX_BATCH])
@@ -221,7 +221,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
             raise WriteError(self.label, failures, updates=len(updates))
 
     async def read_entries(self) -> set[Entry]:
-        """Every entry that a controller can have written: table entries and multicast groups."""
+        """Return every entry that a controller can have written: table entries and multicast groups."""
         wanted = [p4r.Entity(table_entry=p4r.TableEntry(table_id=table)) for table in sorted(self._writable)]
         found: set[Entry] = set()
         for entity in await self._read([*wanted, _all_groups()]):
@@ -231,13 +231,16 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         return found
 
     async def read_groups(self) -> list[Entry]:
-        """The multicast groups; whatever program runs, as these are not a program's."""
+        """Return the multicast groups, whatever program runs, as these belong to no program."""
         return [self._schema.decode(entity) for entity in await self._read([_all_groups()])]
 
     async def read_counters(
         self, cells: Iterable[tuple[str, int | None]]
     ) -> dict[tuple[str, int], tuple[int, int]]:
-        """(packets, bytes) of counter cells, each given by P4Info's name and an index; None: all of them."""
+        """Return (packets, bytes) of counter cells, each given by P4Info's name and an index.
+
+        Index None: all cells of that counter.
+        """
         ids = self._schema.counters
         names = {number: name for name, number in ids.items()}
         request = [
@@ -302,7 +305,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
             await self._alone(lambda: self._stream.write(message))
 
     async def _read_stream(self) -> None:
-        """Hand out what the switch says until it stops."""
+        """Hand out the switch's messages until the stream ends."""
         try:
             while True:
                 message = await self._stream.read()
@@ -359,7 +362,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         return p4r.WriteRequest(device_id=self._device_id, election_id=U128.encode(self._election_id))
 
     async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
-        """Apply updates with one request; those refused. The others have been applied."""
+        """Apply updates with one request, and return those refused. The others have been applied."""
         request = self._write_request()
         for update in updates:
             request.updates.add(type=update.kind.value, entity=self._schema.encode(update.entry))
@@ -425,7 +428,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
         return self._of_status(error.code(), details, what)
 
     def _of_status(self, code: grpc.StatusCode, details: str, what: str) -> SwitchError:
-        """The exception for a status; where that leaves it open, for the words of switches that we know."""
+        """Return the exception for a status, or for the text of a switch that we know."""
         said = f" ({plainly(details)})" if details else ""
         if code is grpc.StatusCode.UNAVAILABLE and _HTTP_1.search(details):
             return SwitchUnreachableError(
@@ -457,7 +460,7 @@ class P4RuntimeClient(AbstractAsyncContextManager["P4RuntimeClient"]):
 
 
 def _all_groups() -> p4r.Entity:
-    """What a read of all multicast groups asks for."""
+    """Return the request for all multicast groups."""
     entity = p4r.Entity()
     entity.packet_replication_engine_entry.multicast_group_entry.SetInParent()
     return entity

@@ -1,4 +1,4 @@
-"""Pushes the program into a switch, reads it back and compares."""
+"""The program in a switch: pushed, read back and compared."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CONTROLLER_ELECTION_ID = 0x7034
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program: what p4c wrote, and the names that tell it from others."""
+    """A compiled program: p4c's output, and the names that tell it from others."""
 
     device_config: bytes
     schema: Schema
@@ -42,7 +42,7 @@ class Program:
 
     @classmethod
     def read(cls, json_path: Path = JSON_PATH, p4info_path: Path = P4INFO_PATH) -> Program:
-        """The program in two files, by default p4src/build; InvalidRequestError where they are none."""
+        """Read the program in two files, by default p4src/build. Raise InvalidRequestError if it is none."""
         try:
             device_config, schema = json_path.read_bytes(), Schema.read(p4info_path)
         except OSError as error:
@@ -62,11 +62,11 @@ class Program:
         )
 
     def is_in(self, pipeline: Pipeline | None) -> bool:
-        """Whether that is what a switch runs; all of it is compared, not just the cookie."""
+        """Tell whether a switch runs this program; all of it is compared, not just the cookie."""
         return pipeline == Pipeline(self._p4info, self.device_config, self.cookie)
 
     def has_tables_of(self, pipeline: Pipeline | None) -> bool:
-        """Whether the entries of a switch that runs this are what this program's tables hold."""
+        """Tell whether a switch with this pipeline has the same tables as this program."""
         return pipeline is not None and pipeline.p4info == self._p4info
 
     @property
@@ -87,13 +87,13 @@ def _require_bmv2_json(path: Path, contents: bytes) -> None:
 
 @functools.cache
 def shipped_program() -> Program:
-    """The program that this package came with."""
+    """Return the program that this package came with."""
     return Program.read()
 
 
 @dataclass(frozen=True)
 class PushResult:
-    """What a push did. `replaced` says in words what ran there before; `entries` were written after it."""
+    """Result of a push. `replaced`: the program before, in words; `entries`: the number written after it."""
 
     address: str
     device_id: int
@@ -105,10 +105,10 @@ class PushResult:
 
 
 async def running_on(client: P4RuntimeClient, program: Program) -> Pipeline | None:
-    """What a switch says it runs, read again where of `program` only the cookie comes back.
+    """Return the pipeline config of a switch; read again if only the cookie is that of `program`.
 
-    The cookie is made from the contents, so that they are another's with it by mistake alone:
-    simple_switch_grpc mixes up what it reads back for two clients at a time.
+    The cookie is made from the contents, so other contents with it are a mistake: simple_switch_grpc mixes up
+    what it reads back for two clients at a time.
     """
     running = await client.pipeline()
     for _ in range(_READ_AGAIN):
@@ -119,7 +119,7 @@ async def running_on(client: P4RuntimeClient, program: Program) -> Pipeline | No
 
 
 async def load(client: P4RuntimeClient, program: Program) -> None:
-    """Push a program and read it back; SwitchError if the switch has something else then."""
+    """Push a program and read it back. Raise SwitchError if the switch then has something else."""
     if await client.pipeline() is not None:
         # BMv2's replication engine outlives a program: groups written again would have each member twice.
         await client.write([Update(UpdateKind.DELETE, group) for group in await client.read_groups()])
@@ -133,7 +133,7 @@ async def load(client: P4RuntimeClient, program: Program) -> None:
 
 
 async def write_base(client: P4RuntimeClient, base: Sequence[Entry]) -> None:
-    """Bring base entries and guards in, routes last, and read them back; the switch has just been loaded."""
+    """Write base entries and guards, routes last, and read them back; the switch has just been loaded."""
     for stage in writing_stages(base):
         await client.write([Update(UpdateKind.INSERT, entry) for entry in stage])
     for change in difference(await client.read_entries(), base).changes:
@@ -157,8 +157,8 @@ async def push_to(
     as the push takes, and the jobs that ran there lose their entries. With a config, the guards among them
     come back before the rack's routes do, unless the program that was there has other tables.
 
-    SwitchError says what went wrong: NotPrimaryError that `force` is needed, SwitchUnreachableError that
-    nothing answers there in `timeout_s` (which loading the program may exceed). `tls`: an operator's
+    Raise SwitchError that says what went wrong: NotPrimaryError if `force` is needed, SwitchUnreachableError
+    if nothing answers there in `timeout_s` (which loading the program may exceed). `tls`: an operator's
     certificate for switches.
     """
     program = program or shipped_program()

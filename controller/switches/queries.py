@@ -1,4 +1,4 @@
-"""Reads slots by packet-out and packet-in, since not every target can read registers."""
+"""Reads of slots by packet-out and packet-in, since not every target can read registers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TRIES = 6
 
 @dataclass(frozen=True)
 class SlotContent:
-    """One slot: its tag, who has contributed (by local index), chunks of a fragment, RESULT 1 and MISMATCH 2.
+    """Contents of one slot: tag, contributors (by local index), chunks of a fragment, RESULT 1, MISMATCH 2.
 
-    `age_us` since it was claimed, by the switch's clock.
+    `age_us`: time since it was claimed, by the switch's clock.
     """
 
     index: int
@@ -45,7 +45,7 @@ class SlotQueries:
         self._waiting: dict[int, asyncio.Future[SlotContent]] = {}
 
     def answer(self, fields: Mapping[str, int]) -> None:
-        """Take a packet-in's metadata; one that nobody waits for is late, and nothing else."""
+        """Take a packet-in's metadata; ignore a late one that nobody waits for."""
         if fields.get("op") != OP_QUERY_SLOT:
             return
         waiting = self._waiting.pop(fields["index"], None)
@@ -57,8 +57,9 @@ class SlotQueries:
     async def ask(
         self, first: int, count: int, send: Callable[[int], Awaitable[None]], *, step: int = 1
     ) -> list[SlotContent]:
-        """Each `step`-th of the slots first..first+count-1; `send` sends one question, which may get lost, or
-        its answer.
+        """Read each `step`-th of the slots first..first+count-1.
+
+        `send` sends one question; the question or its answer may get lost.
         """
         wanted, found = range(first, first + count, step), list[SlotContent]()
         async with self._turn:

@@ -1,4 +1,4 @@
-"""Turns entries into P4Runtime messages and back, by P4Info's names and widths.
+"""Translation of entries into P4Runtime messages and back, by P4Info's names and widths.
 
 It knows exact and longest-prefix matches and direct actions: the program needs nothing else.
 """
@@ -58,11 +58,11 @@ class Schema:
 
     @classmethod
     def read(cls, path: Path) -> Schema:
-        """The schema of a P4Info text file."""
+        """Read the schema of a P4Info text file."""
         return cls(path.read_text())
 
     def encode(self, entry: Entry) -> p4r.Entity:
-        """The message for an entry."""
+        """Return the message for an entry."""
         if isinstance(entry, Group):
             return p4r.Entity(packet_replication_engine_entry=_group(entry))
         fields = _named(self.match, entry.table, "table")
@@ -84,7 +84,7 @@ class Schema:
         return p4r.Entity(table_entry=message)
 
     def decode(self, entity: p4r.Entity) -> Entry:
-        """The entry in a message that a switch sent."""
+        """Return the entry in a message that a switch sent."""
         if entity.HasField("packet_replication_engine_entry"):
             group = entity.packet_replication_engine_entry.multicast_group_entry
             return Group(group.multicast_group_id, tuple(sorted(_replica(r) for r in group.replicas)))
@@ -101,14 +101,14 @@ class Schema:
         )
 
     def packet_out(self, payload: bytes, **metadata: int) -> p4r.PacketOut:
-        """A packet-out with every metadata field of the program."""
+        """Return a packet-out with every metadata field of the program."""
         message = p4r.PacketOut(payload=payload)
         for given, field in _pair(tuple(metadata.items()), self._packet_metadata["packet_out"], "packet_out"):
             message.metadata.add(metadata_id=field.id, value=_bytes(given, field, "packet_out"))
         return message
 
     def packet_in(self, message: p4r.PacketIn) -> dict[str, int]:
-        """The metadata of a packet-in by name."""
+        """Return the metadata of a packet-in by name."""
         names = {field.id: field.name for field in self._packet_metadata["packet_in"]}
         return {
             names[m.metadata_id]: int.from_bytes(m.value, "big")
@@ -128,7 +128,7 @@ def _pair(
 
 
 def _bytes(value: int, field: Field, where: object) -> bytes:
-    """The shortest byte string (P4Runtime specification, "Bytestrings")."""
+    """Return the shortest byte string (P4Runtime specification, "Bytestrings")."""
     if not 0 <= value < 1 << field.width:
         raise SchemaError(f"{where}: {field.name} has {field.width} bits, {value} does not fit")
     return value.to_bytes(max(1, (value.bit_length() + 7) // 8), "big")
@@ -149,7 +149,7 @@ def _match_value(match: p4r.FieldMatch | None, field: Field) -> int | tuple[int,
 
 
 def _group(entry: Group) -> p4r.PacketReplicationEngineEntry:
-    """Replicas with `egress_port`: simple_switch_grpc does not know the newer `port`."""
+    """Make replicas with `egress_port`: simple_switch_grpc does not know the newer `port`."""
     message = p4r.PacketReplicationEngineEntry()
     message.multicast_group_entry.multicast_group_id = entry.group
     for port, instance in entry.replicas:

@@ -71,14 +71,14 @@ class CounterCell:
 
 
 class Switch:
-    """A P4Runtime switch. Errors are SwitchErrors; not connected is a SwitchUnreachableError that says why.
+    """A P4Runtime switch. Errors are SwitchErrors; without a connection SwitchUnreachableErrors that say why.
 
-    `base` is there whenever the switch is connected, whatever else comes and goes. `on_change` is called when
-    `connected` has changed. `guards`, set by whoever writes jobs, says which guards a switch that has lost
-    its entries must have before it gets routes again; `base` may be set as well, where it changes with time.
-    `on_found` is told what a switch with our program holds, before anything is written there. `on_echo` is
-    called with the nonce of a probe that came back. With `tls`, its certificate has to be for
-    the switch's name.
+    `base` entries are there whenever the switch is connected, whatever else comes and goes. `on_change` is
+    called when `connected` has changed. `guards`, set by the writer of jobs, returns the guards that a switch
+    that has lost its entries must have before it gets routes again; `base` may be set as well, if it changes
+    with time. `on_found` is called with the entries of a switch with our program, before anything is written
+    there. `on_echo` is called with the nonce of a probe that came back. With `tls`, its certificate has to be
+    for the switch's name.
     """
 
     def __init__(
@@ -119,22 +119,22 @@ class Switch:
 
     @property
     def connected(self) -> bool:
-        """Whether we are primary and our program and base entries are in the switch."""
+        """True if we are primary and our program and base entries are in the switch."""
         return self._connected
 
     @property
     def state(self) -> str:
-        """A few words for people: "connected", or why not."""
+        """State in a few words for people: "connected", or why not."""
         return self._state
 
     @property
     def has_rival(self) -> bool:
-        """True where another controller is primary with our election id: it has the same jobs, or a copy."""
+        """True if another controller is primary with our election id: it has the same jobs, or a copy."""
         return self._has_rival
 
     @property
     def is_outranked(self) -> bool:
-        """True where somebody else is primary, a rival or not."""
+        """True if somebody else is primary, a rival or not."""
         return self._is_outranked
 
     @property
@@ -161,7 +161,7 @@ class Switch:
     async def adopt(self, wanted: Sequence[Entry]) -> None:
         """Make the switch hold `wanted` and its base entries and nothing else, touching only what differs.
 
-        What was changed by hand while somebody else had the switch stays, but for what sums depend on.
+        Changes made by hand while somebody else had the switch stay, except in entries that sums depend on.
         """
         async with self._writing:
             client = self._require()
@@ -174,9 +174,9 @@ class Switch:
             self._leftover.clear()
 
     async def install(self, entries: Sequence[Entry]) -> None:
-        """Write all entries or none: SwitchError names the one refused, and what was written is removed.
+        """Write all entries or none. Raise SwitchError that names the one refused, and remove those written.
 
-        ValueError if two of the entries have the same key.
+        Raise ValueError if two of the entries have the same key.
         """
         if len({key_of(entry) for entry in entries}) < len(entries):
             raise ValueError("two of the entries have the same key")
@@ -201,7 +201,7 @@ class Switch:
     async def remove(self, entries: Iterable[Entry]) -> None:
         """Delete entries, flows first and guards last, whatever their order here; gone already is fine.
 
-        If the switch is not connected, they are deleted as soon as it is, and SwitchUnreachableError says so.
+        If the switch is not connected, raise SwitchUnreachableError, and delete them as soon as it is.
         """
         async with self._writing:
             base = set(self.base())
@@ -212,20 +212,23 @@ class Switch:
             await self._delete(self._require(), entries)
 
     async def read_entries(self) -> set[Entry]:
-        """Every entry in the switch, base entries too; also while another controller is primary."""
+        """Return every entry in the switch, base entries too; also while another controller is primary."""
         return await self._require_open().read_entries()
 
     @property
     def written(self) -> dict[Key, Entry]:
-        """What was last written here and not deleted since, base entries too, and what could not be yet."""
+        """Entries last written here and not deleted since, base entries too, and those yet to be deleted."""
         return {**self._leftover, **{key_of(entry): entry for entry in self._installed}}
 
     async def runs_our_program(self) -> bool:
-        """Whether the whole pipeline config is ours; also while another controller is primary."""
+        """Tell whether the whole pipeline config is ours; also while another controller is primary."""
         return self._program.is_in(await running_on(self._require_open(), self._program))
 
     async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
-        """Apply updates with one request, in the order given; those refused. The others have been applied."""
+        """Apply updates with one request, in the order given, and return those refused.
+
+        The others have been applied.
+        """
         if not updates:
             return []
         async with self._writing:
@@ -246,7 +249,7 @@ class Switch:
     # Counters and slots
 
     async def flow_counters(self, first: int, count: int) -> dict[str, list[CounterCell]]:
-        """By short name (`aggregated`, `completed`, ...), the cells of flow indexes first..first+count-1."""
+        """Return the counter cells of flow indexes first..first+count-1, by short name (`completed`, ...)."""
         client, flows = self._require(), _range("flow", first, count, MAX_FLOWS)
         found = await client.read_counters([(name, flow) for name in COUNTERS.values() for flow in flows])
         return {
@@ -256,9 +259,9 @@ class Switch:
     async def port_counters(
         self, ports: Iterable[int] = range(MAX_PORTS)
     ) -> dict[str, dict[int, CounterCell]]:
-        """Each of `PORT_COUNTERS` for these port numbers; every number is many, asked for again and again.
+        """Return each of `PORT_COUNTERS` for these port numbers; asking for all, again and again, is a lot.
 
-        Of `UNNAMED` also the others that counted something: nobody can know them before.
+        Of `UNNAMED` return also other ports that counted something: nobody can know them before.
         """
         client, ports = self._require(), set(ports)
         cells: list[tuple[str, int | None]] = [(PORT_COUNTERS[UNNAMED], None)]
@@ -270,12 +273,12 @@ class Switch:
         return {short: counted[name] for short, name in PORT_COUNTERS.items()}
 
     async def reset_flow_counters(self, first: int, count: int) -> None:
-        """Zero for flow indexes first..first+count-1."""
+        """Set the counters of flow indexes first..first+count-1 to zero."""
         client, flows = self._require(), _range("flow", first, count, MAX_FLOWS)
         await client.reset_counters([(name, flow) for name in COUNTERS.values() for flow in flows])
 
     async def slots(self, first: int, count: int, *, step: int = 1) -> list[SlotContent]:
-        """What slots first..first+count-1 hold, or each `step`-th of them."""
+        """Return the contents of slots first..first+count-1, or of each `step`-th of them."""
         client = self._require()
         _range("slot", first, count, MAX_SLOTS)
 
@@ -287,7 +290,7 @@ class Switch:
     # The program
 
     async def push(self) -> None:
-        """Load the program anew, read it back, write guards and base entries; no job has its flows then."""
+        """Load the program again, read it back, write guards and base entries; no job has its flows then."""
         async with self._writing:
             await self._fill(self._require())
 
@@ -311,7 +314,7 @@ class Switch:
             await asyncio.sleep(wait_s)
 
     async def _session(self) -> None:
-        """From the connection to its end, which is always a SwitchError."""
+        """Run a connection from its beginning to its end, which is always a SwitchError."""
         client = self._new_client()
         async with client:
             role = await client.open(self._election_id)
@@ -347,14 +350,14 @@ class Switch:
                 return new
 
     async def _look_after(self, client: P4RuntimeClient) -> None:
-        """What a connected switch needs now and then."""
+        """Check the program of a connected switch, and tidy up."""
         async with self._writing:
             if await client.cookie() != self._program.cookie:
                 raise SwitchError(f"{self._label}: somebody has replaced its program")
             await self._tidy(client)
 
     async def _prepare(self, client: P4RuntimeClient) -> None:
-        """Our program and base entries into a switch that we are primary of, whatever it holds."""
+        """Bring our program and base entries into a switch that we are primary of, whatever it holds."""
         async with self._writing:
             running = await running_on(client, self._program)
             if not self._program.is_in(running):
@@ -409,7 +412,7 @@ class Switch:
     # Inside
 
     def _new_client(self) -> P4RuntimeClient:
-        """A connection that has not been opened; a simulation has its own."""
+        """Return a connection that has not been opened; a simulation has its own."""
         return P4RuntimeClient(
             self.config.address,
             device_id=self.config.device_id,
@@ -426,7 +429,7 @@ class Switch:
         return self._client
 
     def _require_open(self) -> P4RuntimeClient:
-        """For what any controller may do."""
+        """Return the open client for what any controller may do."""
         return self._open if self._open is not None else self._require()
 
     def _is_half_filled(self, found: Iterable[Entry]) -> bool:
@@ -435,7 +438,10 @@ class Switch:
         return bool(routes) and set(routes).isdisjoint(found)
 
     def _by_hand(self, found: Iterable[Entry]) -> set[Key]:
-        """What others changed while they had the switch, and sums do not depend on: `plan` shows that."""
+        """Return the keys of entries that others changed meanwhile, and that sums do not depend on.
+
+        `plan` shows these changes.
+        """
         if not self._was_ours:
             return set()
         changed = {key_of(change.entry) for change in difference(found, self.written.values()).changes}
@@ -459,7 +465,7 @@ class Switch:
             self._queries.answer(fields)
 
     async def _tidy(self, client: P4RuntimeClient) -> None:
-        """Delete what should be gone; what cannot be now stays on the list."""
+        """Delete entries that should be gone; those that cannot be now stay on the list."""
         if not self._leftover:
             return
         try:
@@ -485,7 +491,7 @@ class Switch:
 
 
 def _ignore(found: Iterable[Entry]) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 async def _apply(client: P4RuntimeClient, wrong: Difference, *kinds: UpdateKind) -> None:
@@ -499,7 +505,7 @@ def _without(entries: Iterable[Entry], keys: Container[Key]) -> list[Entry]:
 
 
 def _perhaps_written(stage: Stage, error: SwitchError) -> list[Entry]:
-    """The entries of a stage that may be in the switch after its batch has failed."""
+    """Return the entries of a stage that may be in the switch after its batch has failed."""
     refused = {failure.update.entry for failure in error.failures} if isinstance(error, WriteError) else set()
     return [entry for entry in stage if entry not in refused]
 

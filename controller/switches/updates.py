@@ -1,4 +1,4 @@
-"""Updates of a switch, entry by entry, and how the switch refuses them."""
+"""Updates of a switch, entry by entry, and the switch's refusals of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controller.entries import Entry
 
 
 class SwitchError(ControllerError):
-    """A switch refused something, or is not in the state for it. The message begins with the switch."""
+    """Refusal by a switch, or a switch in the wrong state. The message begins with the switch."""
 
     def __init__(self, message: str, *, code: grpc.StatusCode | None = None) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class SwitchError(ControllerError):
 
 
 class SwitchUnreachableError(SwitchError, UnreachableError):
-    """There is no switch at the address, it does not answer, or the connection with it broke."""
+    """Error about a switch that is not there, does not answer, or lost the connection."""
 
 
 class NotPrimaryError(SwitchError, NotPossibleError):
@@ -35,7 +35,7 @@ class ElectionIdTakenError(NotPrimaryError):
 
 
 class UpdateKind(enum.Enum):
-    """What a Write does with an entry."""
+    """Kind of update in a Write."""
 
     INSERT = p4r.Update.INSERT
     MODIFY = p4r.Update.MODIFY
@@ -66,7 +66,7 @@ class Failure:
 
 
 class WriteError(SwitchError):
-    """Some updates were refused; the others have been applied."""
+    """Error about refused updates; the others have been applied."""
 
     def __init__(self, label: str, failures: Sequence[Failure], *, updates: int) -> None:
         super().__init__(

@@ -1,1 +1,1 @@
-"""Serves a process's metrics (Prometheus), and reads others'. Each package defines its own metrics."""
+"""A process's metrics (Prometheus): serves its own, reads others'. Each package defines its metrics."""

@@ -1,4 +1,4 @@
-"""Where metrics are served: "unix:/path", or "HOST:PORT"."""
+"""Addresses of metrics: "unix:/path", or "HOST:PORT"."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE: Final = (
 
 
 class MetricsError(Exception):
-    """Metrics cannot be served there, or be read from there; the message is one sentence for the user."""
+    """Error about metrics that cannot be served or read; the message is one sentence for the user."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def listen(self) -> socket.socket:
-        """A socket that listens there; MetricsError. A Unix socket that nobody listens on is replaced."""
+        """Return a socket that listens there, in place of an abandoned Unix socket. Raise MetricsError."""
         try:
             if self.path is None:
                 family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
@@ -46,14 +46,14 @@ class Address:
             raise MetricsError(f"cannot serve metrics on {self}: {why}; choose another address") from error
 
     def connect(self, timeout_s: float) -> socket.socket:
-        """A connection to what listens there. OSError."""
+        """Connect to the listener there. Raise OSError."""
         if self.path is None:
             return socket.create_connection((self.host, self.port), timeout_s)
         return sockets.connected(self.path, timeout_s)
 
 
 def parse(text: str) -> Address:
-    """An address as users write it; MetricsError says what is wrong with it."""
+    """Parse an address as users write it. Raise MetricsError that says what is wrong with it."""
     if text.startswith(UNIX):
         try:
             return Address(path=sockets.unix_path(text))

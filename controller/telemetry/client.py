@@ -1,4 +1,4 @@
-"""Reads metrics that another process serves."""
+"""Client for metrics that another process serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_S: Final = 2.0
 
 
 def fetch(address: Address, *, timeout_s: float = TIMEOUT_S, path: str = "/metrics") -> str:
-    """The text that is served at `address`; MetricsError where nobody answers in time."""
+    """Return the text that is served at `address`. Raise MetricsError if nobody answers in time."""
     connection = _Connection(address, timeout_s)
     try:
         connection.request("GET", path)
@@ -28,7 +28,7 @@ def fetch(address: Address, *, timeout_s: float = TIMEOUT_S, path: str = "/metri
 
 
 class _Connection(http.client.HTTPConnection):
-    """To a Unix socket too."""
+    """HTTP connection that can also go to a Unix socket."""
 
     def __init__(self, address: Address, timeout_s: float) -> None:
         super().__init__("localhost", timeout=timeout_s)

@@ -1,4 +1,4 @@
-"""Serves a process's metrics over HTTP, from one thread that sleeps until somebody asks.
+"""Server of a process's metrics over HTTP: one thread that sleeps until somebody asks.
 
 The first request imports prometheus_client and http.server: a worker whose metrics nobody reads pays for a
 socket and a thread only.
@@ -29,11 +29,12 @@ _PATHS: Final = ("/", "/metrics")
 
 
 class MetricsServer(AbstractContextManager["MetricsServer"]):
-    """Serves what `collect` yields at `address` ("unix:/path", "HOST:PORT"); MetricsError where it cannot.
+    """Server of the metrics that `collect` yields at `address` ("unix:/path", "HOST:PORT").
 
-    `collect` is called in this server's thread, once a request; a MetricsError of its is told to who asked.
-    `process`: this process's own CPU time, memory and open files too. `state`: what is served as JSON at
-    `STATE_PATH`, on a Unix socket only: it is for who may look into this machine's processes anyway.
+    Raises MetricsError if it cannot serve there. Its thread calls `collect` once a request; a client gets the
+    text of a MetricsError. `process`: also this process's own CPU time, memory and open files. `state`:
+    returns an object to serve as JSON at `STATE_PATH`, on a Unix socket only: its users may look into this
+    machine's processes anyway.
     """
 
     def __init__(
@@ -55,11 +56,11 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
         self.close()
 
     def close(self) -> None:
-        """Serve no more; idempotent. A request under way is not waited for long."""
+        """Serve no more, without a long wait for a request under way; idempotent."""
         self._serving.close(_JOIN_S)
 
     def wait(self) -> None:
-        """Until somebody closes it (a signal, in the main thread)."""
+        """Wait until somebody closes it (a signal, in the main thread)."""
         self._serving.wait()
 
     def _answer(self, connection: socket.socket, client: Any) -> None:
@@ -69,7 +70,7 @@ class MetricsServer(AbstractContextManager["MetricsServer"]):
 
 
 def registry(collect: Collect, *, process: bool = False) -> CollectorRegistry:
-    """A registry of its own (not the global one) that asks `collect` each time."""
+    """Make a registry of its own (not the global one) that asks `collect` each time."""
     from prometheus_client import CollectorRegistry, ProcessCollector
 
     made = CollectorRegistry()
@@ -80,7 +81,7 @@ def registry(collect: Collect, *, process: bool = False) -> CollectorRegistry:
 
 
 class _Collector:
-    """What a registry takes."""
+    """Collector for a registry, which calls `collect`."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect
@@ -89,12 +90,12 @@ class _Collector:
         return self._collect()
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is asked when it is registered."""
+        """Return nothing, so that registering it does not collect."""
         return ()
 
 
 def _handler(metrics: CollectorRegistry, state: State | None) -> Any:
-    """A request handler for `metrics` and `state`."""
+    """Make a request handler for `metrics` and `state`."""
     from prometheus_client import MetricsHandler
 
     class Handler(MetricsHandler):

@@ -41,16 +41,16 @@ class Serving:
         self._thread = threading.Thread(target=self._run, name=f"p4reduce-{thread}", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is to end."""
+        """True if it is to end."""
         return self._closed
 
     def close(self, join_s: float | None = None) -> None:
-        """Serve no more; idempotent. A connection under way is waited for, `join_s` at most."""
+        """Serve no more; idempotent. Wait for a connection under way, `join_s` at most."""
         if self._closed:
             return
         self._closed = True
@@ -62,7 +62,7 @@ class Serving:
         self._listener.close()
 
     def wait(self) -> None:
-        """Until somebody closes it (a signal, in the main thread)."""
+        """Wait until somebody closes it (a signal, in the main thread)."""
         while self._thread.is_alive():
             self._thread.join(_PROBE_S)
 
@@ -85,7 +85,7 @@ class Serving:
 
 
 def unix_path(text: str) -> Path:
-    """The path of unix:/PATH; ValueError says what is wrong with it."""
+    """Return the path of unix:/PATH. Raise ValueError that says what is wrong with it."""
     path = Path(text.removeprefix(UNIX))
     if not text.startswith(UNIX):
         raise ValueError("say unix:/PATH")
@@ -97,7 +97,7 @@ def unix_path(text: str) -> Path:
 
 
 def listen_at(path: Path, *, mode: int | None = None) -> socket.socket:
-    """A Unix socket that listens there; OSError. One that nobody listens on any more is replaced."""
+    """Return a Unix socket that listens there, in place of an abandoned one. Raise OSError."""
     _remove_abandoned(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -112,7 +112,7 @@ def listen_at(path: Path, *, mode: int | None = None) -> socket.socket:
 
 
 def connected(path: Path, timeout_s: float) -> socket.socket:
-    """A connection to who listens there; OSError."""
+    """Connect to the listener there. Raise OSError."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
