@@ -1,4 +1,4 @@
-"""Removing what a cluster left: processes by recorded pid and start time, its namespace, its files."""
+"""Removal of what a cluster left: processes by recorded pid and start time, its namespace, its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def remove(state: ClusterState) -> None:
 
 
 def remove_leftover(directory: Path) -> None:
-    """Remove a cluster's directory that has no state. TopologyError where it has what is no cluster's.
+    """Remove a cluster's directory that has no state. Raise TopologyError if it has other files.
 
     Whatever $P4REDUCE_STATE_DIR names: a directory of somebody else's is never emptied.
     """
@@ -46,7 +46,10 @@ def remove_leftover(directory: Path) -> None:
 
 
 def _remove_files(directory: Path) -> None:
-    """The state goes last: if we are killed meanwhile, the cluster is still known, and removed next time."""
+    """Remove a cluster's files, the state last.
+
+    So if we are killed meanwhile, the cluster is still known, and removed next time.
+    """
     disk.unmount(directory)
     for path in sorted(_files(directory), key=lambda path: path.name == STATE_FILE):
         if path.is_dir() and not path.is_symlink():
@@ -61,13 +64,13 @@ def _files(directory: Path) -> list[Path]:
 
 
 def _newest(state: ClusterState) -> ClusterState:
-    """What is written down by now: somebody may have started something again."""
+    """Return the state as recorded by now: somebody may have started something again."""
     now = load(state.name)
     return now if now is not None and now.owner == state.owner else state
 
 
 def end_workers(state: ClusterState) -> None:
-    """End what runs in a cluster's hosts."""
+    """End the processes in a cluster's hosts."""
     found = list(recorded(state.workers))
     for host in state.hosts:
         if host.process.alive():
@@ -86,7 +89,7 @@ def take_down(state: ClusterState) -> None:
 
 
 def remove_dead() -> list[str]:
-    """Remove every cluster whose owner is gone; their names."""
+    """Remove every cluster whose owner is gone. Return their names."""
     dead = [state for state in all_clusters() if not state.alive()]
     for state in dead:
         remove(state)
@@ -94,7 +97,7 @@ def remove_dead() -> list[str]:
 
 
 def processes(state: ClusterState) -> list[ProcessId]:
-    """All that a cluster started, and what users started from it in its namespaces."""
+    """Return all processes that a cluster started, and those that users started in its namespaces."""
     found = list(recorded(state.workers))
     found += [host.process for host in state.hosts]
     found += [host.machine for host in state.hosts if host.machine is not None]

@@ -1,4 +1,4 @@
-"""A cluster's controller: its process in the cluster's namespace, and what it is told."""
+"""A cluster's controller: its process in the cluster's namespace, and its configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TIMEOUT_S: Final = 180.0  # the embedded switch compiles the program at the fir
 
 
 def controller_start(cluster: ClusterState, options: Mapping[str, Any]) -> Start:
-    """How a cluster's controller is started; writes its configuration, into which `options` are merged."""
+    """Write the configuration of a cluster's controller, with `options`, and return how to start it."""
     config = cluster.directory / "controller.json"
     config.write_text(json.dumps({**controller_config(cluster), **options}, indent=1))
     return Start.of(
@@ -42,12 +42,12 @@ def controller_start(cluster: ClusterState, options: Mapping[str, Any]) -> Start
 
 
 def log_of(cluster: ClusterState) -> Path:
-    """What the controller wrote."""
+    """Return the controller's log."""
     return cluster.directory / "controller.log"
 
 
 def wait_for_controller(cluster: ClusterState, process: ProcessId) -> None:
-    """Wait until it serves agents, seen from the cluster's namespace, and others. TopologyError."""
+    """Wait until it serves agents, seen from the cluster's namespace, and others. Raise TopologyError."""
     host, _, port = cluster.controller.rpartition(":")
 
     def ended() -> bool:
@@ -62,13 +62,13 @@ def wait_for_controller(cluster: ClusterState, process: ProcessId) -> None:
 
 
 def _listens(path: str) -> bool:
-    """Tell whether somebody does at a Unix socket; one that was killed leaves its file behind."""
+    """Tell whether somebody listens at a Unix socket; one that was killed leaves its file behind."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(path) == 0
 
 
 def controller_config(cluster: ClusterState) -> dict[str, Any]:
-    """What the controller has to know about a cluster."""
+    """Return the controller's configuration for a cluster."""
     switches = [(switch.name, switch.device_id, switch.address) for switch in cluster.switches]
     network = _network(switches, cluster.hosts, cluster.links, target=cluster.target)
     return {**network, "path_mtu": cluster.path_mtu, **(_tls(cluster.certificates) if cluster.tls else {})}
@@ -83,7 +83,7 @@ def _tls(certificates: Path) -> dict[str, Any]:
 
 
 def config_on_paper(layout: Layout, *, target: str, path_mtu: int) -> dict[str, Any]:
-    """What the controller of such a fabric would be told."""
+    """Return the controller's configuration for a fabric that is not running."""
     switches = [(switch.name, switch.device_id, layout.address(switch)) for switch in layout.switches]
     return {**_network(switches, layout.hosts, layout.links, target=target), "path_mtu": path_mtu}
 

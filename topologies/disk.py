@@ -23,17 +23,17 @@ _BLOCK: Final = bytes(1 << 16)
 
 
 def directory(cluster: Path) -> Path:
-    """The disk with the database of the cluster that has that directory."""
+    """Return the disk with the database of the cluster that has that directory."""
     return cluster / NAME
 
 
 def database(cluster: Path) -> Path:
-    """The file itself."""
+    """Return the database's file."""
     return directory(cluster) / _FILE
 
 
 def mount(cluster: Path) -> str:
-    """Make it; why it is a plain directory, or "" where it is a disk of its own."""
+    """Make the disk; return why it is a plain directory, or "" if it is a disk of its own."""
     path = directory(cluster)
     path.mkdir(mode=0o700)
     try:
@@ -44,19 +44,22 @@ def mount(cluster: Path) -> str:
 
 
 def unmount(cluster: Path) -> None:
-    """Take it away, if it is there: also where a process has a file open on it."""
+    """Take the disk away, if it is there, even if a process has a file open on it."""
     path = directory(cluster)
     if is_mounted(path):
         run("umount", "--lazy", str(path))
 
 
 def is_mounted(path: Path) -> bool:
-    """Whether that is a disk of its own."""
+    """Tell whether that is a disk of its own."""
     return not path.is_symlink() and os.path.ismount(path)
 
 
 def fill(cluster: Path) -> int:
-    """Fill it to the last byte; how many that took. UnsupportedError where it is no disk of its own."""
+    """Fill the disk to the last byte, and return the number of bytes written.
+
+    Raise UnsupportedError if it is no disk of its own.
+    """
     path = directory(cluster)
     if not is_mounted(path):
         raise UnsupportedError(
@@ -76,6 +79,6 @@ def fill(cluster: Path) -> int:
 
 
 def free(cluster: Path) -> None:
-    """Give the room back."""
+    """Free the filled space."""
     with contextlib.suppress(FileNotFoundError):
         (directory(cluster) / _FILLER).unlink()

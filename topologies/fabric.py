@@ -1,4 +1,4 @@
-"""What every cluster is: switches, hosts, a management network, a controller; all in one network namespace.
+"""A cluster: switches, hosts, a management network, a controller; all in one network namespace.
 
 The cluster's namespace holds the switches, the controller and the switches' ends of the links, the hosts have
 Mininet's own. Several clusters run side by side; a cluster leaves nothing behind.
@@ -73,7 +73,7 @@ class Fabric:
 
     @property
     def state(self) -> ClusterState:
-        """What others read about it, and may have changed: what was started again has another process."""
+        """The recorded state, which others read and may have changed: restarted processes have new ids."""
         if self._state is None:
             raise TopologyError(f"the {self.options.topology} is not up")
         now = state.load(self._state.name)
@@ -81,7 +81,7 @@ class Fabric:
 
     @property
     def faults(self) -> ClusterFaults:
-        """What can be made to fail, from here as from anywhere."""
+        """Faults that can be injected, from here as from anywhere."""
         return ClusterFaults(self.state)
 
     def __enter__(self: Self) -> Self:
@@ -155,14 +155,14 @@ class Fabric:
 
     @contextlib.contextmanager
     def outside(self) -> Iterator[None]:
-        """The calling thread is back in the namespace that the fabric was started from, for a while."""
+        """Put the calling thread back in the namespace that the fabric was started from, for a while."""
         if self._home is None:
             raise TopologyError(f"the {self.options.topology} is not up")
         with namespaces.entered(self._home):
             yield
 
     def check(self) -> None:
-        """TopologyError where a switch, the controller or a machine has died by itself."""
+        """Raise TopologyError if a switch, the controller or a machine has died by itself."""
         if self._state is None:
             return
         found = self.state
@@ -253,7 +253,7 @@ class Fabric:
         self._network().addSwitch(plan.name, cls=TARGETS[options.switch], settings=settings)
 
     def _host(self, plan: HostPlan) -> None:
-        """A host, its link to its switch, its management link."""
+        """Make a host, its link to its switch, and its management link."""
         options, net = self.options, self._network()
         kind = options.kinds[plan.index - 1]
         emulated = kind is HostKind.EMULATED  # a machine has its addresses itself
@@ -293,7 +293,7 @@ class Fabric:
         run_inside(host.pid, "ip", "link", "set", inner, "up")
 
     def _link(self, plan: LinkPlan) -> None:
-        """A link between two switches."""
+        """Make a link between two switches."""
         a, b = self._node(plan.a), self._node(plan.b)
         made = self._network().addLink(
             *(a, b),
@@ -317,14 +317,14 @@ class Fabric:
         self._wire(entry.name, made, self.options.uplink_shape, pid=a.pid)
 
     def _wire(self, name: str, made: Link, shape: LinkShape, *, pid: int) -> None:
-        """The wire in the middle of a link, where there are to be any."""
+        """Put a wire in the middle of a link, if there are to be any."""
         if self.options.fault_wires:
             wire = fault_wires.Wire(name, (made.intf1.name, made.intf2.name))
             fault_wires.shape_ends(wire, shape, pid=pid)
             self._wires.append(wire)
 
     def _neighbours(self) -> None:
-        """Static ARP: the switches answer none, and it does not cross them."""
+        """Set static ARP: the switches answer none, and it does not cross them."""
         hosts = self.state.hosts
         for host in hosts:
             if host.kind is not HostKind.EMULATED:
@@ -438,7 +438,7 @@ _NO_IPV6: Final = (
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Signals that would end the process, and what it starts, are ignored until this is over.
+    """Ignore signals that would end the process, and what it starts, until this is over.
 
     A mask would not do: it is one thread's, and another's signal interrupts the main thread as well.
     """

@@ -41,7 +41,7 @@ class WiredLink(Link):  # type: ignore[misc]
         node2: Any = None,
         deleteIntfs: bool = True,
     ) -> None:
-        """Called by Mininet for the pair of interfaces of a link."""
+        """Make the pair of interfaces of a link, for Mininet."""
         for name, address, node in ((intfname1, addr1, node1), (intfname2, addr2, node2)):
             own = ["address", address] if address else []
             there = ["netns", str(node.pid)] if node.inNamespace else []
@@ -57,7 +57,7 @@ class Wire:
 
 
 def shape_ends(wire: Wire, shape: LinkShape, *, pid: int) -> None:
-    """The wire's own interfaces carry whatever the link does; `pid` is in their namespace."""
+    """Let the wire's own interfaces carry whatever the link does; `pid` is in their namespace."""
     for interface in map(wire_end, wire.interfaces):
         run("ip", "link", "set", "dev", interface, "mtu", str(shape.mtu), "txqueuelen", "4096", "up")
         run("ethtool", "-K", interface, *(word for offload in OFFLOADS for word in (offload, "off")))
@@ -65,7 +65,7 @@ def shape_ends(wire: Wire, shape: LinkShape, *, pid: int) -> None:
 
 
 def start(directory: Path, wires: Sequence[Wire]) -> WiresState:
-    """Start the process that is all wires of a cluster; TopologyError where it does not come up."""
+    """Start the process of all wires of a cluster. Raise TopologyError if it does not come up."""
     socket = faults_socket(directory, WIRES)
     command = [sys.executable, "-m", "soft_switch.wires", "--faults", f"unix:{socket}"]
     for wire in wires:

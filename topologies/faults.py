@@ -1,7 +1,7 @@
 """Faults on a running cluster, from any process: on its links, of its processes, of its controller's disk.
 
-What outlasts the process that injects it is in the cluster's directory: which packet faults there are, which
-worker is paused, which switch was killed on purpose. Whoever brought the cluster up sees no accident in it,
+The cluster's directory records what outlasts the process that injects it: the packet faults, the paused
+workers, the switches that were killed on purpose. So the cluster's owner does not take these for accidents,
 and 'p4reduce down' ends what was started again.
 """
 
@@ -34,7 +34,7 @@ _PATIENCE_S: Final = 10.0
 
 
 class ClusterFaults:
-    """What can be made to fail in a running cluster. TopologyError where it cannot."""
+    """Faults that can be injected into a running cluster. Raises TopologyError for those that cannot."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class ClusterFaults:
     # Packets
 
     def add(self, fault: PacketFault) -> int:
-        """Begin with a fault; its number. It is at all its places, or with an error at none."""
+        """Begin a fault and return its number. On an error it is at none of its places."""
         with self._changing() as cluster, self._record(cluster) as record:
             by_switch = _by_switch(places(cluster, fault))
             number = record["next"]
@@ -63,7 +63,7 @@ class ClusterFaults:
             return int(number)
 
     def faults(self) -> list[tuple[int, PacketFault, int]]:
-        """Every packet fault: its number, what it is, how many packets it has struck so far.
+        """Return every packet fault: its number, the fault, how many packets it has struck so far.
 
         A switch that does not answer, because it is killed or paused, is not counted; one that was restarted
         counts anew.
@@ -80,7 +80,7 @@ class ClusterFaults:
             ]
 
     def clear(self, number: int | None = None) -> None:
-        """End a fault, or all packet faults. What is held back goes on when it is due."""
+        """End a fault, or all packet faults. Packets that are held back go on when they are due."""
         with self._changing() as cluster, self._record(cluster) as record:
             known = record["faults"]
             if number is not None and str(number) not in known:
@@ -141,9 +141,9 @@ class ClusterFaults:
             _kill([cluster.switch(name).process])
 
     def restart_switch(self, name: str) -> None:
-        """Start a switch anew, with empty registers and no program; packet faults at it begin again.
+        """Start a switch again, with empty registers and no program; packet faults at it begin again.
 
-        Returns when it takes P4Runtime connections: the controller finds it and gives it its program.
+        Return when it takes P4Runtime connections: the controller finds it and gives it its program.
         """
         with self._changing() as cluster:
             switch = cluster.switch(name)
@@ -182,7 +182,7 @@ class ClusterFaults:
             _kill([process])
 
     def restart_controller(self) -> None:
-        """Start the controller again, on the database that it left; kill it first where it runs."""
+        """Start the controller again, on the database that it left; kill it first if it runs."""
         with self._changing() as cluster:
             start = cluster.controller_start
             if start is None:
@@ -207,11 +207,11 @@ class ClusterFaults:
     # The disk under its database
 
     def fill_disk(self) -> int:
-        """Fill the disk that has the controller's database, to the last byte; how many that took."""
+        """Fill the disk with the controller's database, and return the number of bytes written."""
         return disk.fill(self._now().directory)
 
     def free_disk(self) -> None:
-        """Give that room back."""
+        """Free the filled space."""
         disk.free(self._now().directory)
 
     # What all this needs
@@ -224,13 +224,13 @@ class ClusterFaults:
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[ClusterState]:
-        """The cluster as it is, which nobody else changes meanwhile."""
+        """Yield the cluster's state, which nobody else changes meanwhile."""
         with state.exclusive(self._cluster):
             yield self._now()
 
     @contextlib.contextmanager
     def _record(self, cluster: ClusterState) -> Iterator[dict[str, Any]]:
-        """What is written down about faults; saved, unless there is an error."""
+        """Yield the record of faults; save it, unless there is an error."""
         path = cluster.directory / _RECORD
         try:
             record = json.loads(path.read_text())
@@ -258,7 +258,7 @@ class ClusterFaults:
 
 
 def recorded(cluster: ClusterState) -> list[tuple[int, PacketFault]]:
-    """The packet faults that there are, without waiting for anybody who changes them."""
+    """Return the recorded packet faults, without waiting for others who change them."""
     try:
         known = json.loads((cluster.directory / _RECORD).read_text())["faults"]
         return [(int(number), PacketFault.decode(raw)) for number, raw in known.items()]
@@ -267,7 +267,7 @@ def recorded(cluster: ClusterState) -> list[tuple[int, PacketFault]]:
 
 
 class _UnknownFaultError(TopologyError):
-    """A switch refuses: it was restarted meanwhile, for instance."""
+    """Refusal by a switch: it was restarted meanwhile, for instance."""
 
 
 def _by_switch(found: Iterable[Place]) -> dict[str, list[Place]]:
@@ -302,7 +302,7 @@ def _ask(cluster: ClusterState, at: str, request: Mapping[str, Any]) -> Any:
 
 
 def _tellable(cluster: ClusterState) -> list[str]:
-    """Who can be asked about faults now."""
+    """Return the switches, or the wires, that can be asked about faults now."""
     if cluster.wires is not None:
         return [WIRES]
     return [

@@ -1,4 +1,4 @@
-"""Starting processes in the hosts of a running cluster, from anywhere on this machine."""
+"""Processes in the hosts of a running cluster, started from anywhere on this machine."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MK
 
 
 def namespace_command(host: HostState) -> list[str]:
-    """The command line that runs what follows in the network namespace of `host`."""
+    """Return the command line that runs what follows in the network namespace of `host`."""
     if not host.process.alive():
         raise TopologyError(f"host {host.name} is gone: take the cluster down ('p4reduce down') and up again")
     return ["nsenter", f"--net=/proc/{host.process.pid}/ns/net", "--"]
 
 
 def python(host: HostState) -> str:
-    """The Python in `host` that has this project's packages."""
+    """Return the Python in `host` that has this project's packages."""
     return access.PYTHON if host.kind is HostKind.ROCE else sys.executable
 
 
 def call(cluster: ClusterState, host: HostState, command: Sequence[str]) -> int:
-    """Run `command` in `host`, on our own terminal and in our directory; its exit code.
+    """Run `command` in `host`, on our own terminal and in our directory. Return its exit code.
 
-    `python3` is one with this project's packages in hosts of every kind. CommandError where it cannot be run,
-    TopologyError where a machine ends before the command.
+    In hosts of every kind `python3` has this project's packages. Raise CommandError if the command cannot be
+    run, TopologyError if a machine ends before the command.
     """
     if host.kind is not HostKind.ROCE:
         path = programs()
@@ -74,7 +74,7 @@ def programs() -> str:
 
 
 def _require_command(name: str, path: str) -> None:
-    """Or nsenter would complain, of itself."""
+    """Raise CommandError if there is no such command; nsenter would only report itself."""
     if shutil.which(name, path=path) is not None:
         return
     if "/" in name and Path(name).exists():
@@ -86,12 +86,15 @@ def _require_command(name: str, path: str) -> None:
 
 
 def _machine_environment(cluster: ClusterState, host: HostState) -> dict[str, str]:
-    """The same for a machine, which sees our files elsewhere."""
+    """Return a cluster's environment for a machine, which sees our files at another path."""
     return {name: f"{access.HOST_FILES}{path}" for name, path in cluster.environment_of(host).items()}
 
 
 def _wait(client: subprocess.Popen[bytes], host: HostState) -> int:
-    """The exit code of an ssh client, which would itself notice a machine's end after a minute."""
+    """Return the exit code of an ssh client, which itself would notice a machine's end only after a minute.
+
+    Raise TopologyError if the machine has ended.
+    """
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = client.wait(timeout=_LOOK_S)
@@ -111,7 +114,7 @@ def _directory() -> Path | None:
 
 
 def _foreground() -> bool | None:
-    """Whether our standard input is our terminal and listens to us; None where it is no terminal of ours."""
+    """Tell whether our standard input is our terminal and listens to us; None if it is no terminal."""
     try:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
@@ -134,7 +137,7 @@ def start(
     It starts in `directory` (None: the cluster's, where nothing shadows a module), a leader of its own group.
 
     In a RoCE host the process is its ssh client: when that ends, for whatever reason, the command is killed.
-    Where a signal ended the command, its exit code is 128 + signal. It has `env`, not our environment.
+    If a signal ended the command, its exit code is 128 + signal. It has `env`, not our environment.
     """
     if host.kind is HostKind.ROCE:
         told = _machine_environment(cluster, host)
@@ -165,14 +168,14 @@ def start(
 
 
 def stop(cluster: ClusterState, processes: Sequence[subprocess.Popen[str]]) -> None:
-    """End those that still run, and forget them."""
+    """End the processes that still run, and forget all."""
     end(processes)
     for process in processes:
         (cluster.workers / f"{process.pid}.json").unlink(missing_ok=True)
 
 
 def recorded(directory: Path) -> Iterator[ProcessId]:
-    """The processes that were started in hosts and not stopped."""
+    """Yield the processes that were started in hosts and not stopped."""
     if directory.is_dir():
         for path in directory.glob("*.json"):
             with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):

@@ -32,7 +32,7 @@ FIRST_UPLINK_PORT: Final = 101
 
 
 class Role(str, Enum):
-    """What a switch is there for. The switch of a rack is a leaf."""
+    """Role of a switch. The switch of a rack is a leaf."""
 
     LEAF = "leaf"
     SPINE = "spine"
@@ -49,17 +49,17 @@ class HostPlan:
 
     @property
     def name(self) -> str:
-        """h1, h2, ..."""
+        """Name: h1, h2, ..."""
         return f"h{self.index}"
 
     @property
     def mac(self) -> str:
-        """Of its end of the fabric link."""
+        """MAC of its end of the fabric link."""
         return mac(kind=0, index=self.index)
 
     @property
     def management_ip(self) -> IPv4Address:
-        """Its address in the management network."""
+        """Address in the management network."""
         return MANAGEMENT[self.index]
 
 
@@ -84,7 +84,7 @@ class LinkPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """A whole fabric; `network` is what every host takes to be on its link."""
+    """A whole fabric; `network` is the network that every host takes to be on its link."""
 
     network: IPv4Network
     switches: tuple[SwitchPlan, ...]
@@ -92,12 +92,12 @@ class Layout:
     links: tuple[LinkPlan, ...] = field(default=())
 
     def address(self, switch: SwitchPlan) -> str:
-        """Where a switch serves P4Runtime, in the cluster's namespace."""
+        """Return the address where a switch serves P4Runtime, in the cluster's namespace."""
         return f"127.0.0.1:{P4RUNTIME_PORT + self.switches.index(switch)}"
 
 
 def rack(hosts: int) -> Layout:
-    """`hosts` hosts (2 to 32) on one switch."""
+    """Lay out `hosts` hosts (2 to 32) on one switch."""
     if not MIN_HOSTS <= hosts <= MAX_HOSTS_A_LEAF:
         raise TopologyError(f"a rack has {MIN_HOSTS} to {MAX_HOSTS_A_LEAF} hosts, not {hosts}")
     return Layout(
@@ -111,7 +111,10 @@ def rack(hosts: int) -> Layout:
 
 
 def spine_leaf(*, spines: int, hosts: Sequence[int]) -> Layout:
-    """`spines` spines, and a leaf for each number in `hosts` with so many hosts, numbered leaf by leaf."""
+    """Lay out `spines` spines, and a leaf for each number in `hosts`, with so many hosts.
+
+    Hosts are numbered leaf by leaf.
+    """
     _check(spines=spines, hosts=hosts)
     leaves = [SwitchPlan(name=f"l{i}", device_id=i) for i in range(1, len(hosts) + 1)]
     tops = [
@@ -132,7 +135,7 @@ def spine_leaf(*, spines: int, hosts: Sequence[int]) -> Layout:
 
 
 def spread(hosts: int, leaves: int) -> tuple[int, ...]:
-    """So many hosts for each leaf, as even as possible, the first ones more: 10 over 4 are 3, 3, 2, 2."""
+    """Spread hosts over leaves as evenly as possible, more on the first ones: 10 over 4 are 3, 3, 2, 2."""
     if not 1 <= leaves <= MAX_LEAVES:
         raise TopologyError(f"a spine-leaf fabric has 1 to {MAX_LEAVES} leaves, not {leaves}")
     share, more = divmod(hosts, leaves)
@@ -140,7 +143,7 @@ def spread(hosts: int, leaves: int) -> tuple[int, ...]:
 
 
 def mac(*, kind: int, index: int, device: int = 0) -> str:
-    """A locally administered address: kind 0 are hosts, 1 switch ports, 2 links of machines."""
+    """Return a locally administered address: kind 0 for hosts, 1 for switch ports, 2 for machines' links."""
     return f"02:{kind:02x}:00:00:{device:02x}:{index:02x}"
 
 

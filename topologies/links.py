@@ -1,4 +1,4 @@
-"""The ends of a fabric link: rate, MTU, offloads off, and what was asked for holds or is an error."""
+"""The ends of a fabric link: rate, MTU, offloads off; anything that cannot be set is an error."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class LinkShape:
 
     @property
     def queue_bytes(self) -> int:
-        """A queue that holds a full window of 16 jobs: the links lose nothing by themselves."""
+        """Size of a queue that holds a full window of 16 jobs: the links lose nothing by themselves."""
         frame = self.path_mtu + ROCE_OVERHEAD + ETHERNET_OVERHEAD
         return _WINDOWS * WINDOW_PACKETS * frame + _SLACK_BYTES
 
     def qdiscs(self) -> list[str]:
-        """What `tc qdisc add dev X` takes, in order."""
+        """Return the arguments of `tc qdisc add dev X`, in order."""
         commands, parent = [], "root"
         if self.rate_mbit is not None:
             # What a busy machine is late by must not be lost to the rate: 4 ms.
@@ -67,9 +67,10 @@ class LinkShape:
 
 
 def parse_rate_mbit(text: str) -> float | None:
-    """`100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; in Mbit/s.
+    """Parse `100mbit`, `1gbit`, `1.5Gbit/s`, `800kbit`, a number of Mbit/s, or `none`; return Mbit/s.
 
-    TopologyError for what could be megabytes as well: tc's `mbps` are, others' are not.
+    Raise TopologyError for a unit that may mean bits or bytes: in tc `mbps` means bytes, elsewhere it does
+    not.
     """
     if text.strip().lower() in ("none", "unlimited"):
         return None
@@ -88,7 +89,7 @@ def parse_rate_mbit(text: str) -> float | None:
 
 
 def require_netem() -> None:
-    """UnsupportedError where this kernel has no netem. Tried on the loopback of the current namespace."""
+    """Raise UnsupportedError if this kernel has no netem, tried on the present namespace's loopback."""
     try:
         run("tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms")
     except TopologyError as error:
@@ -100,10 +101,10 @@ def require_netem() -> None:
 
 
 class FabricIntf(Intf):  # type: ignore[misc]
-    """One end of a fabric link; `shape` says what it carries."""
+    """One end of a fabric link, with its `shape`."""
 
     def config(self, *, shape: LinkShape | None = None, **params: Any) -> dict[str, Any]:
-        """Configure as Mininet does, then apply `shape`. TopologyError where something does not hold."""
+        """Configure as Mininet does, then apply `shape`. Raise TopologyError if something does not hold."""
         result: dict[str, Any] = super().config(**params)
         if shape is not None:
             self._apply(shape)

@@ -1,4 +1,4 @@
-"""Network namespaces: making and removing named ones, entering them, finding who lives in one."""
+"""Network namespaces: making and removing named ones, entering them, finding the processes in one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN: Final = Path("/proc/thread-self/ns/net")
 
 
 def run(*command: str, stdin: str = "") -> str:
-    """What a command printed; TopologyError with what it complained about."""
+    """Run a command and return its output. Raise TopologyError with its complaint if it fails."""
     try:
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
@@ -30,7 +30,7 @@ def run(*command: str, stdin: str = "") -> str:
 
 
 def run_inside(pid: int, *command: str, stdin: str = "") -> str:
-    """`run` in the network namespace of the process `pid`."""
+    """Run a command as `run`, in the network namespace of the process `pid`."""
     return run("nsenter", f"--net=/proc/{pid}/ns/net", "--", *command, stdin=stdin)
 
 
@@ -47,7 +47,7 @@ def delete(name: str) -> None:
 
 
 def exists(name: str) -> bool:
-    """Whether there is a namespace of that name."""
+    """Tell whether there is a namespace of that name."""
     return (NETNS_DIRECTORY / name).exists()
 
 
@@ -65,7 +65,7 @@ def enter(path: Path) -> None:
 
 @contextmanager
 def entered(path: Path) -> Iterator[Path]:
-    """The calling thread is in the namespace behind `path`, and back in its own (as given) afterwards."""
+    """Put the calling thread in the namespace behind `path`, and back in its own (as given) afterwards."""
     with _OWN.open() as own:
         home = Path(f"/proc/self/fd/{own.fileno()}")
         enter(path)
@@ -76,9 +76,9 @@ def entered(path: Path) -> Iterator[Path]:
 
 
 def inhabitants(namespace: Path) -> list[ProcessId]:
-    """The processes in the namespace behind `namespace` (a named one, or /proc/PID/ns/net).
+    """Return the processes in the namespace behind `namespace` (a named one, or /proc/PID/ns/net).
 
-    None where that is our own namespace: what lives there is not the cluster's.
+    Return none for our own namespace: the processes there are not the cluster's.
     """
     try:
         wanted = namespace.stat().st_ino

@@ -1,4 +1,4 @@
-"""Mininet's network, but for `iperf`, which in Mininet waits for ever for what iperf 2.1 does not print."""
+"""Mininet's network with its own `iperf`: Mininet's waits for ever for output that iperf 2.1 lacks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTENS: Final = {"TCP": ("tcp", "0A"), "UDP": ("udp", "07")}  # /proc/net/*, a
 
 
 class FabricNet(Mininet):  # type: ignore[misc]
-    """What a fabric's switches and hosts are nodes of."""
+    """The network of a fabric's switches and hosts."""
 
     def iperf(  # Mininet's names
         self,
@@ -30,9 +30,9 @@ class FabricNet(Mininet):  # type: ignore[misc]
         seconds: int = 5,
         port: int = 5001,
     ) -> list[str]:
-        """Throughput between two hosts (the first and the last): what the server says, what the client says.
+        """Measure the throughput from the first host to the last; return the server's and client's results.
 
-        Of UDP, the rate that was asked for comes before. Empty, with an error in Mininet's log, where nothing
+        For UDP, the requested rate comes first. Return nothing, with an error in Mininet's log, if nothing
         was measured.
         """
         client, server = hosts or [self.hosts[0], self.hosts[-1]]
@@ -82,7 +82,7 @@ class FabricNet(Mininet):  # type: ignore[misc]
 
 
 def _listens(pid: int, port: int, protocol: str) -> bool:
-    """Whether a socket of the process's namespace does."""
+    """Tell whether a socket in the process's namespace listens on that port."""
     name, state = _LISTENS[protocol]
     lines: list[str] = []
     for table in (name, f"{name}6"):
@@ -93,6 +93,6 @@ def _listens(pid: int, port: int, protocol: str) -> bool:
 
 
 def _throughput(said: bytes) -> str:
-    """The last figure that iperf has printed; empty where there is none."""
+    """Return the last figure that iperf has printed; empty if there is none."""
     found = re.findall(r"([\d.]+ \w*bits/sec)", said.decode(errors="replace"), re.IGNORECASE)
     return found[-1] if found else ""

@@ -1,4 +1,4 @@
-"""What is asked of a fabric, whatever its kind, and what cannot be."""
+"""Options of a fabric, whatever its kind, and their checks."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from topologies.switches import require_bmv2
 
 @dataclass(frozen=True, kw_only=True)
 class FabricOptions:
-    """What all kinds of fabric have. `switch_loss` is the embedded switch's own, on every port, both ways.
+    """Options of all kinds of fabric. `switch_loss`: the embedded switch's loss, on every port, both ways.
 
-    A host has `gpus_per_host`, a worker on each, which pass data on at `intra_rate_mbit`.
-    With `fault_wires`, faults can be injected with any switch: each link goes through a process.
-    With `program` (p4c's JSON) and `p4info`, the switches run that, and there is no controller.
-    With `tls`, controller and switches talk TLS, with certificates that are made with the cluster.
-    `host_kinds` has the kind of each host ("emulated", "roce"); empty: all are emulated. What is in
-    `controller_options` goes into the controller's configuration.
+    A host has `gpus_per_host`, a worker on each, which pass data on at `intra_rate_mbit`. With `fault_wires`,
+    faults can be injected with any switch: each link goes through a process. With `program` (p4c's JSON) and
+    `p4info`, the switches run that, and there is no controller. With `tls`, controller and switches talk TLS,
+    with certificates that are made with the cluster. `host_kinds` has the kind of each host ("emulated",
+    "roce"); empty: all are emulated. `controller_options` go into the controller's configuration.
     """
 
     topology: ClassVar[str]
@@ -51,7 +50,7 @@ class FabricOptions:
     controller_options: dict[str, Any] = field(default_factory=dict)
 
     def layout(self) -> Layout:
-        """The fabric on paper; TopologyError where it cannot be."""
+        """Return the fabric on paper. Raise TopologyError if it is not possible."""
         raise NotImplementedError
 
     @property
@@ -61,18 +60,18 @@ class FabricOptions:
 
     @property
     def link_shape(self) -> LinkShape:
-        """What each host's link carries."""
+        """Shape of each host's link."""
         return LinkShape(
             path_mtu=self.path_mtu, rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, loss=self.loss
         )
 
     @property
     def uplink_shape(self) -> LinkShape:
-        """What each link between switches carries."""
+        """Shape of each link between switches."""
         return self.link_shape
 
     def validate(self) -> None:
-        """TopologyError for what cannot be."""
+        """Raise TopologyError for options that are not possible."""
         layout = self.layout()
         if self.path_mtu not in PATH_MTUS:
             raise TopologyError(

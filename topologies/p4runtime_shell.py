@@ -32,7 +32,7 @@ _RUN_PROCESS: Final = "import runpy, sys; runpy.run_path(sys.argv.pop(1), run_na
 
 
 def environment(*, progress: Callable[[str], None] = lambda text: None) -> Path:
-    """The interpreter of the shell's environment; made on first use."""
+    """Return the interpreter of the shell's environment; make that on first use."""
     home = _home()
     python = home / "bin" / "python"
     if (home / _COMPLETE).exists():
@@ -55,7 +55,7 @@ def run(
     election_id: int | None,
     script: str | None = None,
 ) -> int:
-    """Open the shell in the cluster's namespace, on this terminal; its exit code.
+    """Open the shell in the cluster's namespace, on this terminal. Return its exit code.
 
     With `script` it runs that instead of asking for commands. Without an election id it takes a free one.
     """

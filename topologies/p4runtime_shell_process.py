@@ -26,7 +26,7 @@ _get_stream_packet = p4runtime.P4RuntimeClient.get_stream_packet
 
 
 class _Refusals(logging.Handler):
-    """Keeps why the switch ended the stream, which p4runtime-shell only logs."""
+    """Handler that keeps why the switch ended the stream, which p4runtime-shell only logs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def _main() -> int:
 
 
 def _end() -> None:
-    """At once: the thread that listens to the switch would keep the process and its election id for ever."""
+    """End the process at once: the thread that listens to the switch would keep it and its election id."""
     code = 1
     try:
         code = _main()

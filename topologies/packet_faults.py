@@ -1,7 +1,7 @@
-"""A fault on a cluster's links, and at which ports of which switches, or of the wires, it takes place.
+"""A fault on a cluster's links, and its places: ports of switches, or of the wires.
 
-Every link has one place: the port of its leaf, or, with --fault-wires, the wire's end at the host or leaf.
-What a host sends comes in there, so "to-switch" is inward and "to-host" outward.
+Every link has one place: the port of its leaf, or, with --fault-wires, the wire's end at the host or leaf. A
+host's packets come in there, so "to-switch" is inward and "to-host" outward.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SPREAD: Final = 0x9E3779B97F4A7C15
 
 @dataclass(frozen=True, kw_only=True)
 class PacketFault(FaultRule):
-    """A rule for the packets of a link. TopologyError where it makes no sense.
+    """A rule for the packets of a link. Raises TopologyError if it makes no sense.
 
     `link`: "h1" or "h1:s1" (a host's link), "l1:s2", or "*" (all). `direction`: "to-switch" or "to-host" of
     hosts' links, "a-to-b" or "b-to-a" of a:b, "both". Each link and direction counts, and throws its dice,
@@ -62,7 +62,7 @@ class PacketFault(FaultRule):
 
     @property
     def which(self) -> str:
-        """Which of these packets, in words; empty: all."""
+        """Selection among these packets, in words; empty: all."""
         said = {"message": self.message, "PSN": self.psn, "QPN": self.qpn}
         words = [f"{name} {value}" for name, value in said.items() if value is not None]
         words += [f"after {self.skip}"] if self.skip else []
@@ -71,7 +71,7 @@ class PacketFault(FaultRule):
 
     @property
     def how(self) -> str:
-        """With what chance and strength, in words; empty: always, as usual."""
+        """Chance and strength, in words; empty: always, as usual."""
         words = [f"{self.probability * 100:g}%"] if self.probability < 1 else []
         words += [f"{self.copies} copies"] if self.copies > 1 else []
         words += [f"{self.delay_ms:g} ms"] if self.delay_ms else []
@@ -79,11 +79,11 @@ class PacketFault(FaultRule):
         return ", ".join(words)
 
     def encode(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it as an object for JSON."""
         return {"link": self.link, "direction": self.direction, **super().encode()}
 
     def at(self, place: Place) -> FaultRule:
-        """As that port takes it. Chance differs between links and ways."""
+        """Return the rule for that port. Chance differs between links and directions."""
         rule = {field.name: getattr(self, field.name) for field in fields(FaultRule)}
         rule["seed"] = (
             self.seed * _SPREAD + zlib.crc32(f"{place.link} {place.direction}".encode())
@@ -92,7 +92,7 @@ class PacketFault(FaultRule):
 
 
 class Place(NamedTuple):
-    """A link in one direction: which switch's port it is at (or the wires'), inward or outward there."""
+    """A link in one direction: the port of a switch (or of the wires), and inward or outward there."""
 
     link: str
     way: str
@@ -102,7 +102,7 @@ class Place(NamedTuple):
 
 
 def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
-    """Where a fault takes place. TopologyError names the links there are; UnsupportedError: no switch can."""
+    """Return the places of a fault. Raise TopologyError that names the links, or UnsupportedError."""
     there = [place for place in _links(cluster, fault.link) if fault.direction in (BOTH, place.way)]
     if not there:
         raise TopologyError(
@@ -122,7 +122,7 @@ def places(cluster: ClusterState, fault: PacketFault) -> list[Place]:
 
 
 def _links(cluster: ClusterState, name: str) -> Iterator[Place]:
-    """Every direction of the links of that name."""
+    """Yield every direction of the links of that name."""
     hosts = {host.name: host for host in cluster.hosts}
     name = cluster.host_link(name) or name
     if name != ALL and name not in hosts:

@@ -1,4 +1,4 @@
-"""Processes by pid and start time, so that a pid which the kernel gave away again is never mistaken."""
+"""Processes by pid and start time: a pid that the kernel gave away again is never mistaken."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ class ProcessId:
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        """The running process `pid`; ProcessLookupError where there is none."""
+        """Return the running process `pid`. Raise ProcessLookupError if there is none."""
         fields = _stat(pid)
         if fields is None:
             raise ProcessLookupError(f"no process {pid}")
         return cls(pid, int(fields[_STARTTIME]))
 
     def alive(self) -> bool:
-        """Whether it still runs (a zombie does not, once its threads have ended too)."""
+        """Tell whether it still runs (a zombie does not, once its threads have ended too)."""
         fields = _stat(self.pid)
         if fields is None or int(fields[_STARTTIME]) != self.started:
             return False
         return fields[_STATE] not in "ZX" or int(fields[_THREADS]) > 1
 
     def paused(self) -> bool:
-        """Whether it was stopped by a signal and not continued."""
+        """Tell whether it was stopped by a signal and not continued."""
         fields = _stat(self.pid)
         return fields is not None and int(fields[_STARTTIME]) == self.started and fields[_STATE] in "Tt"
 
@@ -56,9 +56,9 @@ class ProcessId:
 
 
 def session() -> ProcessId:
-    """The leader of the session that this process was called from: of a terminal, its shell.
+    """Return the leader of the session that this process was called from: of a terminal, its shell.
 
-    Passed over are a session that this process has to itself (`setsid`), and one that sudo opened for it.
+    Skip a session that this process has to itself (`setsid`), and one that sudo opened for it.
     """
     leader = os.getsid(0)
     while leader == os.getpid() or _is_sudo(leader):
@@ -101,7 +101,7 @@ def end(children: Iterable[subprocess.Popen[Any]]) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float) -> bool:
-    """Whether `condition` came true within `timeout_s`."""
+    """Wait until `condition` is true, at most `timeout_s`; tell whether it came true."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

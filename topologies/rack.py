@@ -11,12 +11,12 @@ from topologies.options import FabricOptions
 
 @dataclass(frozen=True, kw_only=True)
 class RackOptions(FabricOptions):
-    """What a rack is to be."""
+    """Options of a rack."""
 
     topology: ClassVar[str] = "rack"
 
     hosts: int
 
     def layout(self) -> layout.Layout:
-        """The rack on paper."""
+        """Return the rack on paper."""
         return layout.rack(self.hosts)

@@ -13,9 +13,9 @@ from topologies.options import FabricOptions
 
 @dataclass(frozen=True, kw_only=True)
 class SpineLeafOptions(FabricOptions):
-    """What a spine-leaf fabric is to be: so many `hosts` in all, or a number for each leaf.
+    """Options of a spine-leaf fabric: so many `hosts` in all, or a number for each leaf.
 
-    `uplink_rate_mbit` is of each link between switches (None: as fast as it goes; "rate": as the hosts').
+    `uplink_rate_mbit`: rate of each link between switches (None: as fast as it goes; "rate": as the hosts').
     """
 
     topology: ClassVar[str] = "spine-leaf"
@@ -27,7 +27,7 @@ class SpineLeafOptions(FabricOptions):
 
     @property
     def hosts_per_leaf(self) -> tuple[int, ...]:
-        """How many hosts each leaf has."""
+        """The number of hosts on each leaf."""
         if isinstance(self.hosts, int):
             return layout.spread(self.hosts, self.leaves)
         if len(self.hosts) != self.leaves:
@@ -36,11 +36,11 @@ class SpineLeafOptions(FabricOptions):
 
     @property
     def uplink_shape(self) -> LinkShape:
-        """What each link between switches carries."""
+        """Shape of each link between switches."""
         shape = self.link_shape
         rate = shape.rate_mbit if self.uplink_rate_mbit == "rate" else self.uplink_rate_mbit
         return replace(shape, rate_mbit=rate)
 
     def layout(self) -> layout.Layout:
-        """The fabric on paper."""
+        """Return the fabric on paper."""
         return layout.spine_leaf(spines=self.spines, hosts=self.hosts_per_leaf)

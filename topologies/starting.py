@@ -1,4 +1,4 @@
-"""Processes of a cluster that anybody can start again: what they were started with is written down."""
+"""Processes of a cluster that anybody can start again: how they were started is recorded."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PREFIXES: Final = ("PYTHON", "XDG_", "P4REDUCE_", "SOFT_SWITCH_", "LC_", "GRPC_
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """How a process is started: its command line, where, what it writes to, its environment."""
+    """Start of a process: its command line, directory, log and environment."""
 
     command: list[str]
     directory: str
@@ -30,7 +30,7 @@ class Start:
 
     @classmethod
     def of(cls, command: Sequence[str], *, directory: Path, log: Path) -> Start:
-        """Of a command that would have our environment, as far as its programs look at it."""
+        """Make the start of a command in our environment, as far as its programs look at that."""
         environment = {
             name: value
             for name, value in os.environ.items()
@@ -39,7 +39,7 @@ class Start:
         return cls(command=list(command), directory=str(directory), log=str(log), environment=environment)
 
     def start(self, *, namespace: str | None = None) -> ProcessId:
-        """Start it for others to end; TopologyError where it ends at once."""
+        """Start the process for others to end. Raise TopologyError if it ends at once."""
         process = self.launch(namespace=namespace)
         _CHILDREN[:] = [child for child in (*_CHILDREN, process) if child.poll() is None]
         try:
@@ -48,7 +48,10 @@ class Start:
             raise TopologyError(f"it ended at once: {last_words(Path(self.log))}") from error
 
     def launch(self, *, namespace: str | None = None) -> subprocess.Popen[bytes]:
-        """Start it, in a session of its own, behind what its log has; in our namespace or a named one."""
+        """Start the process, in a session of its own; append to its log.
+
+        It runs in our namespace or a named one.
+        """
         enter = [] if namespace is None else ["nsenter", f"--net={NETNS_DIRECTORY / namespace}", "--"]
         with Path(self.log).open("ab") as log:
             return subprocess.Popen(
@@ -63,7 +66,7 @@ class Start:
 
 
 def last_words(log: Path) -> str:
-    """The end of a log."""
+    """Return the end of a log."""
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:

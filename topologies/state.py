@@ -1,4 +1,4 @@
-"""What is known about a cluster outside the process that runs it: /run/p4reduce/<cluster>/cluster.json."""
+"""State of a cluster for other processes: /run/p4reduce/<cluster>/cluster.json."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 class HostKind(str, Enum):
-    """What a host is: a network namespace, or a machine with Linux's own RoCE v2 stack."""
+    """Kind of host: a network namespace, or a machine with Linux's own RoCE v2 stack."""
 
     EMULATED = "emulated"
     ROCE = "roce"
@@ -40,7 +40,7 @@ class HostKind(str, Enum):
 class HostState:
     """A host: its fabric address, the switch and port it is on, and the process that holds its namespace.
 
-    `machine` is the QEMU process of a RoCE host. `qdiscs` is what tc was told of both ends of its link.
+    `machine`: the QEMU process of a RoCE host. `qdiscs`: tc's arguments for both ends of its link.
     """
 
     name: str
@@ -58,7 +58,7 @@ class HostState:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchState:
-    """A switch: where it serves P4Runtime (inside the cluster's namespace), its ports' interfaces.
+    """A switch: its P4Runtime address (inside the cluster's namespace), its ports' interfaces.
 
     `start` starts it again; `killed`: it was ended on purpose.
     """
@@ -80,9 +80,9 @@ _Named = TypeVar("_Named", HostState, SwitchState)
 
 @dataclass(frozen=True, kw_only=True)
 class WiresState:
-    """The process that is the wires of all links where faults were to be possible with any switch.
+    """The process of the wires of all links, with which faults are possible with any switch.
 
-    `links` has for each link the port at its host, or at its leaf; the port at the other end is the next.
+    `links`, by link: the port at its host, or at its leaf; the port at the other end is the next.
     """
 
     process: ProcessId
@@ -94,7 +94,7 @@ class WiresState:
 class LinkState:
     """A link between the leaf `a` and the spine `b`; its interfaces are in the cluster's namespace.
 
-    `qdiscs` is what tc was told of both.
+    `qdiscs`: tc's arguments for both ends.
     """
 
     a: str
@@ -107,7 +107,7 @@ class LinkState:
 
     @property
     def name(self) -> str:
-        """l1:s2, for instance."""
+        """Name, as "l1:s2"."""
         return f"{self.a}:{self.b}"
 
 
@@ -115,12 +115,12 @@ class LinkState:
 class ClusterState:
     """A cluster; `owner` runs it, `session` is where that was called, by the user `started_by`.
 
-    `controller` is host:port for agents, `control_socket` for others. Where switches run a `program` of the
-    user's own (p4c's JSON), there is none.
+    `controller` is host:port for agents, `control_socket` for others. There is none if switches run a
+    `program` of the user's own (p4c's JSON).
 
-    `rate_mbit` is of the hosts' links, `uplink_rate_mbit` of those between switches, `intra_rate_mbit` of the
-    channel into each GPU of a host (None: as fast as memory is). `controller_start`
-    starts the controller again; `controller_killed`: it was ended on purpose.
+    `rate_mbit`: of the hosts' links; `uplink_rate_mbit`: of those between switches; `intra_rate_mbit`: of the
+    channel into each GPU of a host (None: as fast as memory is). `controller_start` starts the controller
+    again; `controller_killed`: it was ended on purpose.
     """
 
     name: str
@@ -150,36 +150,36 @@ class ClusterState:
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """Directory of its files."""
         return directory_of(self.name)
 
     @property
     def workers(self) -> Path:
-        """A file for each process that was started in a host."""
+        """Directory with a file for each process that was started in a host."""
         return self.directory / "workers"
 
     @property
     def certificates(self) -> Path:
-        """Those of all its machines, where it has TLS."""
+        """Directory of the certificates of all its machines, if it has TLS."""
         return self.directory / CERTIFICATES
 
     def environment_of(self, host: HostState) -> dict[str, str]:
-        """What processes in a host have to know about the cluster."""
+        """Return the environment variables about the cluster for processes in a host."""
         if not self.tls:
             return {}
         return {TLS_VARIABLE: str(worker_directory(self.certificates, host.name))}
 
     @property
     def metrics(self) -> Path:
-        """A Unix socket for each process that tells Prometheus something."""
+        """Directory with a Unix socket for each process that serves Prometheus metrics."""
         return self.directory / METRICS
 
     def switch(self, name: str) -> SwitchState:
-        """A switch by name; TopologyError names those there are."""
+        """Return a switch by name. Raise TopologyError that names those there are."""
         return self._known("switch", self.switches, name)
 
     def host(self, name: str) -> HostState:
-        """A host by name; TopologyError names those there are."""
+        """Return a host by name. Raise TopologyError that names those there are."""
         return self._known("host", self.hosts, name)
 
     def _known(self, what: str, there: list[_Named], name: str) -> _Named:
@@ -190,14 +190,14 @@ class ClusterState:
         raise TopologyError(f"cluster {self.name} has no {what} {name!r}, it has {names}")
 
     def host_link(self, name: str) -> str:
-        """The host whose link that is, as h1, h1:s1 or s1:h1; empty if it is no host's."""
+        """Return the host with that link, as h1, h1:s1 or s1:h1; empty if it is no host's."""
         for host in self.hosts:
             if name in (host.name, f"{host.name}:{host.switch}", f"{host.switch}:{host.name}"):
                 return host.name
         return ""
 
     def link(self, name: str) -> LinkState:
-        """The link of two switches, as l1:s2 or s2:l1; TopologyError names those there are."""
+        """Return the link of two switches, as l1:s2 or s2:l1. Raise TopologyError that names all."""
         for link in self.links:
             if name in (link.name, f"{link.b}:{link.a}"):
                 return link
@@ -207,26 +207,26 @@ class ClusterState:
         raise TopologyError(f"cluster {self.name} has no link {name!r}, it has {names}")
 
     def hosts_of(self, switch: str) -> list[HostState]:
-        """The hosts on a switch."""
+        """Return the hosts on a switch."""
         return [host for host in self.hosts if host.switch == switch]
 
     def leaves(self) -> list[SwitchState]:
-        """The switches that have hosts."""
+        """Return the switches that have hosts."""
         return [switch for switch in self.switches if switch.role is Role.LEAF]
 
     def alive(self) -> bool:
-        """Whether the process that runs it does."""
+        """Tell whether the process that runs it is alive."""
         return self.owner.alive()
 
     def save(self) -> None:
-        """Write it, in one step."""
+        """Write the state, in one step."""
         path = self.directory / STATE_FILE
         scratch = path.with_suffix(".new")
         scratch.write_text(json.dumps(asdict(self), indent=1))
         scratch.replace(path)
 
     def with_(self, **changes: Any) -> ClusterState:
-        """A changed copy, saved."""
+        """Save a changed copy, and return it."""
         changed = replace(self, **changes)
         changed.save()
         return changed
@@ -234,7 +234,7 @@ class ClusterState:
 
 @contextlib.contextmanager
 def exclusive(cluster: ClusterState) -> Iterator[None]:
-    """Nobody else who asks for this changes the cluster meanwhile, in this process or another."""
+    """Keep all others that ask for this from changing the cluster, in this process or another."""
     try:
         lock = (cluster.directory / LOCK).open("w")
     except FileNotFoundError as error:
@@ -245,7 +245,7 @@ def exclusive(cluster: ClusterState) -> Iterator[None]:
 
 
 def update(cluster: ClusterState, change: Callable[[ClusterState], ClusterState]) -> ClusterState:
-    """The state as it is now, changed and saved. For what runs in `exclusive`."""
+    """Change the present state, save and return it. The caller runs in `exclusive`."""
     current = load(cluster.name)
     if current is None or current.owner != cluster.owner:
         raise TopologyError(f"cluster {cluster.name} is gone")
@@ -255,12 +255,12 @@ def update(cluster: ClusterState, change: Callable[[ClusterState], ClusterState]
 
 
 def root() -> Path:
-    """Where clusters keep their state."""
+    """Return the directory where clusters keep their state."""
     return Path(os.environ.get("P4REDUCE_STATE_DIR", "/run/p4reduce")).absolute()
 
 
 def directory_of(name: str) -> Path:
-    """The state directory of cluster `name`; TopologyError where that is no name."""
+    """Return the state directory of cluster `name`. Raise TopologyError if that is not a valid name."""
     if not _NAME.fullmatch(name):
         raise TopologyError(
             f"{name!r} is no cluster name: letters, digits, '-' and '_', at most 32, not starting with a dash"
@@ -269,7 +269,7 @@ def directory_of(name: str) -> Path:
 
 
 def load(name: str) -> ClusterState | None:
-    """The state of cluster `name`; None where there is none."""
+    """Return the state of cluster `name`; None if there is none."""
     path = directory_of(name) / STATE_FILE
     try:
         raw = json.loads(path.read_text())
@@ -287,7 +287,7 @@ def load(name: str) -> ClusterState | None:
 
 
 def all_clusters() -> list[ClusterState]:
-    """Every recorded cluster, running or left behind."""
+    """Return every recorded cluster, running or left behind."""
     if not root().is_dir():
         return []
     names = sorted(entry.name for entry in root().iterdir() if _NAME.fullmatch(entry.name))
@@ -295,13 +295,16 @@ def all_clusters() -> list[ClusterState]:
 
 
 def require_root() -> None:
-    """TopologyError for anybody but root, whose namespaces, processes and sockets a cluster's are."""
+    """Raise TopologyError for anybody but root, who owns clusters' namespaces, processes and sockets."""
     if os.geteuid() != 0:
         raise TopologyError("clusters belong to root: run it again with sudo")
 
 
 def running(name: str | None = None) -> ClusterState:
-    """The running cluster `name`, or the only one. TopologyError says how to start or name one."""
+    """Return the running cluster `name`, or the only one.
+
+    Raise TopologyError that says how to start or name one.
+    """
     if name is not None:
         state = load(name)
         if state is not None and not state.alive():
@@ -326,7 +329,7 @@ def running(name: str | None = None) -> ClusterState:
 
 
 def controlled(name: str | None = None) -> ClusterState:
-    """As `running`, for what needs its controller. TopologyError where it was brought up without one."""
+    """Return a cluster as `running`. Raise TopologyError if it was brought up without a controller."""
     found = running(name)
     if found.program:
         raise TopologyError(

@@ -1,4 +1,4 @@
-"""The two switch targets as Mininet nodes: both are driven by P4Runtime and start without a program."""
+"""The two switch targets as Mininet nodes: P4Runtime drives both, and they start without a program."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LOOK_S: Final = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchSettings:
-    """How to start a switch: P4Runtime `address` host:port, `loss` on each port, both ways.
+    """Settings of a switch: P4Runtime `address` host:port, `loss` on each port, both ways.
 
     `number` tells the switches of one namespace apart, from 0.
     """
@@ -59,15 +59,15 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
     @property
     def log(self) -> Path:
-        """What the switch wrote."""
+        """The switch's log."""
         return self.settings.directory / f"{self.name}.log"
 
     def interfaces(self) -> dict[int, str]:
-        """The interfaces of its ports."""
+        """Return the interfaces of its ports."""
         return {port: intf.name for port, intf in sorted(self.intfs.items()) if intf.name != "lo"}
 
     def command(self) -> list[str]:
-        """The command line that both targets take."""
+        """Return the command line: the options that both targets take, and this target's own."""
         settings = self.settings
         command = [*self.program(), "--no-p4", "--device-id", str(settings.device_id)]
         for port, interface in self.interfaces().items():
@@ -79,15 +79,15 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         return command if settings.tls is None else [*command, *tls_options(settings.tls)]
 
     def program(self) -> list[str]:
-        """What to start."""
+        """Return the command that starts the program."""
         raise NotImplementedError
 
     def options(self) -> list[str]:
-        """What only this target takes, before the "--"."""
+        """Return the options that only this target has, before the "--"."""
         raise NotImplementedError
 
     def starting(self) -> Start:
-        """How its process is started."""
+        """Return how to start its process."""
         return Start.of(self.command(), directory=self.settings.directory, log=self.log)
 
     def launch(self) -> None:
@@ -95,14 +95,14 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
         self.process = self.starting().launch()
 
     def serves(self) -> bool:
-        """Whether it takes P4Runtime connections; TopologyError where its process has ended."""
+        """Tell whether it takes P4Runtime connections. Raise TopologyError if its process has ended."""
         if self.process is not None and self.process.poll() is not None:
             raise self.failure()
         host, _, port = self.settings.address.rpartition(":")
         return accepts(host, int(port))
 
     def failure(self) -> TopologyError:
-        """Says that it does not start, with its last words."""
+        """Return an error that it does not start, with its last words."""
         return TopologyError(
             f"switch {self.name} ({self.target.value}) does not start: {last_words(self.log)}"
         )
@@ -115,7 +115,7 @@ class P4RuntimeSwitch(Switch):  # type: ignore[misc]
 
 
 class EmbeddedSwitch(P4RuntimeSwitch):
-    """This project's own switch."""
+    """The project's own switch."""
 
     target = Target.EMBEDDED
 
@@ -161,7 +161,7 @@ TARGETS: Final[dict[Target, type[P4RuntimeSwitch]]] = {
 
 
 def tls_options(tls: TlsFiles) -> list[str]:
-    """What both targets take for mutual TLS."""
+    """Return both targets' options for mutual TLS."""
     return [
         *("--grpc-server-ssl", "--grpc-server-with-client-auth"),
         *("--grpc-server-cacert", str(tls.ca)),
@@ -171,7 +171,7 @@ def tls_options(tls: TlsFiles) -> list[str]:
 
 
 def require_bmv2() -> str:
-    """The path of simple_switch_grpc; UnsupportedError says what to do where there is none."""
+    """Return the path of simple_switch_grpc. Raise UnsupportedError that says what to do if there is none."""
     path = shutil.which(BMV2)
     if path is None:
         raise UnsupportedError(
@@ -182,12 +182,12 @@ def require_bmv2() -> str:
 
 
 def faults_socket(directory: Path, name: str) -> Path:
-    """Where a switch, or the wires, can be told of faults."""
+    """Return the socket on which a switch, or the wires, take faults."""
     return directory / f"faults-{name}.sock"
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether something takes TCP connections there."""
+    """Tell whether a program takes TCP connections there."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.settimeout(1.0)
         return probe.connect_ex((host, port)) == 0
@@ -201,7 +201,7 @@ def start_all(
 ) -> None:
     """Start several, as many side by side as there are processors: more would only take turns.
 
-    `started` is called with each as soon as there is a process. TopologyError where one does not serve
+    `started` is called with each as soon as there is a process. Raise TopologyError if one does not serve
     P4Runtime in time.
     """
     at_once = max(2, len(os.sched_getaffinity(0)))

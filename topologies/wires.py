@@ -1,4 +1,4 @@
-"""The links between a running cluster's switches, as the kernel has them: up or down, what went over them.
+"""The links between a running cluster's switches, as the kernel has them: up or down, their traffic.
 
 The kernel counts at the veths, so that these figures outlive a switch that dies and starts again.
 """
@@ -31,7 +31,7 @@ class Traffic:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A link: whether both ends are up, what its leaf has sent up it and its spine down."""
+    """A link: whether both ends are up, and the traffic from its leaf up and from its spine down."""
 
     link: LinkState
     is_up: bool
@@ -39,7 +39,7 @@ class Wire:
     downward: Traffic
 
     def since(self, earlier: Wire) -> Wire:
-        """What went over it since then."""
+        """Return the traffic since an earlier look."""
         return Wire(
             link=self.link,
             is_up=self.is_up,
@@ -49,18 +49,18 @@ class Wire:
 
 
 def wires(cluster: ClusterState) -> list[Wire]:
-    """All links between switches, now."""
+    """Return all links between switches, as they are now."""
     return decode(cluster, interfaces(cluster)) if cluster.links else []
 
 
 def interfaces(cluster: ClusterState) -> dict[str, Any]:
-    """What `ip -json -statistics link show` says of each interface of the switches."""
+    """Return the output of `ip -json -statistics link show` for each interface of the switches."""
     shown = json.loads(run(*_entering(cluster), "ip", "-json", "-statistics", "link", "show"))
     return {interface["ifname"]: interface for interface in shown}
 
 
 def decode(cluster: ClusterState, shown: Mapping[str, Any]) -> list[Wire]:
-    """From what the kernel says of each interface."""
+    """Return links from the kernel's data on each interface."""
     return [
         Wire(
             link=link,
@@ -73,7 +73,7 @@ def decode(cluster: ClusterState, shown: Mapping[str, Any]) -> list[Wire]:
 
 
 def since(now: list[Wire], earlier: list[Wire]) -> list[Wire]:
-    """What went over each link between two looks."""
+    """Return each link's traffic between two looks."""
     return [wire.since(old) for wire, old in zip(now, earlier, strict=True)]
 
 
@@ -106,12 +106,15 @@ def set_host_link(cluster: ClusterState, host: HostState, *, up: bool) -> None:
 
 
 def wire_end(interface: str) -> str:
-    """With --fault-wires, the wire's interface opposite one of a host or switch."""
+    """Return the wire's interface opposite one of a host or switch, with --fault-wires."""
     return f"w-{interface}"
 
 
 def _set_hole(inside: Sequence[str], interface: str, qdiscs: Sequence[str], *, up: bool) -> None:
-    """BMv2 hears nothing on any port once one of them is down: a link's ends stay up, but send nothing."""
+    """Let an interface drop all that it sends, or send again as it was shaped; it stays up.
+
+    BMv2 hears nothing on any port once one of its ports is down.
+    """
     if not up:
         run(*inside, "tc", "qdisc", "replace", "dev", interface, "root", HOLE)
         return

@@ -1,4 +1,4 @@
-"""Which process is a rank of a job: workers tell it in their metrics, at sockets named after their pids."""
+"""The processes of jobs' ranks: workers tell their rank in their metrics, at sockets named by pid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _TIMEOUT_S: Final = 1.0
 
 
 def find_worker(cluster: ClusterState, job: str, rank: int) -> ProcessId:
-    """The process of a rank; TopologyError names those there are. One that is paused is not found."""
+    """Return the process of a rank. Raise TopologyError that names those there are.
+
+    A paused process is not found.
+    """
     found: dict[tuple[str, int], ProcessId] = {}
     for name, number, process in _workers(cluster):
         if (name, number) == (job, rank):

@@ -15,7 +15,7 @@ from topologies.machines import image, machine
 
 
 def main() -> int:
-    """One sentence and an exit code where it cannot be built, or machines cannot run here."""
+    """Build the image; print an error in one sentence, and return the exit code."""
     try:
         machine.require_programs()
         built = image.build(progress=lambda text: print(f"== {text}", flush=True))

@@ -70,7 +70,7 @@ def add(directory: Path, host: HostState) -> None:
 
 
 def client(cluster: ClusterState) -> list[str]:
-    """ssh with the cluster's configuration; to be started in the cluster's directory."""
+    """Return the ssh command with the cluster's configuration, to be started in the cluster's directory."""
     return ["nsenter", f"--net={NETNS_DIRECTORY / cluster.namespace}", "--", "ssh", "-F", CONFIGURATION]
 
 
@@ -83,9 +83,9 @@ def command(
     directory: Path | None = None,
     terminal: bool = False,
 ) -> list[str]:
-    """The command line that runs `words` in a machine; to be started in the cluster's directory.
+    """Return the command line that runs `words` in a machine; to be started in the cluster's directory.
 
-    It starts in `directory` of this host (as the machine sees it), or in / where there is no such.
+    It starts in `directory` of this host (as the machine sees it), or in / if there is no such directory.
     """
     if host.machine is None or not host.machine.alive():
         raise TopologyError(f"the machine of host {host.name} is gone: take the cluster down and up again")
@@ -98,7 +98,7 @@ def command(
 
 
 def remote_command(words: Sequence[str], *, env: Mapping[str, str], directory: Path | None) -> str:
-    """What the machine's shell is told."""
+    """Return the command for the machine's shell."""
     where = "/" if directory is None else f"{HOST_FILES}{directory}"
     settings = (f"{name}={value}" for name, value in {**_ENVIRONMENT, **env}.items())
     return "exec " + shlex.join([SESSION, where, *settings, "--", *words])
@@ -117,11 +117,11 @@ def connect(cluster: ClusterState, host: HostState) -> subprocess.Popen[bytes]:
 
 
 def connection(cluster: ClusterState, host: HostState) -> Path:
-    """The socket of that connection, there once it is open."""
+    """Return the socket of that connection, which is there once it is open."""
     return cluster.directory / f"{host.name}.ssh"
 
 
 def package_directories(names: Iterable[str]) -> list[Path]:
-    """Where the project's packages are on this host."""
+    """Return the directories of the project's packages on this host."""
     base = Path(__file__).resolve().parents[2]  # a machine sees no absolute link as we do
     return [base / name for name in names if (base / name).is_dir()]

@@ -33,7 +33,7 @@ class Fleet:
     def start(
         self, cluster: ClusterState, *, fabric: IPv4Network, management: IPv4Network, mtu: int
     ) -> ClusterState:
-        """Start a machine in each RoCE host of `cluster`, which is returned with their processes, saved."""
+        """Start a machine in each RoCE host of `cluster`. Return the state with their processes, saved."""
         access.prepare(cluster.directory)
         self._started = time.monotonic()
         for place, host in enumerate(cluster.hosts):
@@ -59,7 +59,7 @@ class Fleet:
         return cluster
 
     def wait(self, *, timeout_s: float = BOOT_TIMEOUT_S) -> None:
-        """Until all can be used. TopologyError with the console's last lines where one cannot."""
+        """Wait until all can be used. Raise TopologyError with a console's last lines if one cannot."""
         deadline = time.monotonic() + timeout_s
         try:
             self._until(Machine.booted, "boot", deadline, timeout_s=timeout_s)
@@ -69,12 +69,12 @@ class Fleet:
         self._progress(f"machines are up after {time.monotonic() - self._started:.0f} s")
 
     def check(self) -> None:
-        """TopologyError where one has ended."""
+        """Raise TopologyError if one has ended."""
         for machine in self._machines:
             machine.check()
 
     def stop(self) -> None:
-        """End them."""
+        """End all machines."""
         end(process for machine in self._machines for process in machine.processes())
 
     def _until(
@@ -100,7 +100,7 @@ def _names(machines: Sequence[Machine]) -> str:
 
 
 def _ports(host: HostState, *, mtu: int) -> list[network.Port]:
-    """The fabric's and the management network's, in the machine's order."""
+    """Attach the fabric's and the management network's ports, and return them in the machine's order."""
     management_mac = f"02:03:{host.mac[6:]}"
     return [
         network.attach(host, host.interface, place=_FABRIC, mac=host.mac, mtu=mtu),

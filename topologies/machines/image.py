@@ -51,12 +51,12 @@ class Image:
 
 
 def cache_directory() -> Path:
-    """Where images are kept."""
+    """Return the directory where images are kept."""
     return user_cache() / "machines"
 
 
 def digest() -> str:
-    """Of all that the image is made from."""
+    """Hash all that the image is made from."""
     content = hashlib.sha256()
     own = [path for path in FILES.iterdir() if path.is_file()]
     for path in sorted([*own, Path(building.__file__)], key=lambda path: path.name):
@@ -65,7 +65,7 @@ def digest() -> str:
 
 
 def find() -> Image | None:
-    """The image of this version, if it has been built and is whole."""
+    """Return the image of this version, if it has been built and is whole."""
     directory = cache_directory() / digest()
     try:
         written = json.loads((directory / _MANIFEST).read_bytes())
@@ -76,7 +76,7 @@ def find() -> Image | None:
 
 
 def require() -> Image:
-    """The image of this version; TopologyError says how it is built."""
+    """Return the image of this version. Raise TopologyError that says how it is built."""
     found = find()
     if found is None:
         raise TopologyError(
@@ -86,7 +86,7 @@ def require() -> Image:
 
 
 def build(*, progress: Progress = lambda text: None) -> Image:
-    """The image, built unless it is there. TopologyError says what is missing, or where to look."""
+    """Return the image; build it if needed. Raise TopologyError that says what is missing or wrong."""
     found = find()
     if found is not None:
         return found
@@ -158,13 +158,13 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
 
 
 def _remove_unfinished(directory: Path) -> None:
-    """What killed builds left; called with the lock, so nobody is building."""
+    """Remove what killed builds left; the caller holds the lock, so nobody is building."""
     for left in directory.glob("build-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove_old(current: Path) -> None:
-    """All images but the last few: somebody may go to and fro between versions."""
+    """Remove all images but the last few: somebody may go to and fro between versions."""
     images = [
         path for path in current.parent.iterdir() if path.is_dir() and not path.name.startswith("build-")
     ]

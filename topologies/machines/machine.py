@@ -60,7 +60,7 @@ _BETWEEN_TRIES_S: Final = 1.0
 
 
 def require_programs() -> None:
-    """UnsupportedError where a program is missing that booting machines takes, or the kernel has no taps."""
+    """Raise UnsupportedError if a program for booting machines is missing, or the kernel has no taps."""
     missing = [name for name in (QEMU, "ssh", "ssh-keygen") if shutil.which(name) is None]
     if missing:
         raise UnsupportedError(
@@ -73,7 +73,7 @@ def require_programs() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineSettings:
-    """What a machine is told: `mtu` is its fabric link's, `neighbours` are (IP, MAC) on the fabric."""
+    """Settings of a machine: `mtu` of its fabric link, `neighbours` as (IP, MAC) on the fabric."""
 
     host: HostState
     prefix_length: int
@@ -83,7 +83,7 @@ class MachineSettings:
     hosts: Mapping[str, str]
 
     def settings(self) -> str:
-        """Read by the machine's first process, as a shell does."""
+        """Return the settings that the machine's first process reads, as a shell does."""
         host = self.host
         return (
             f"name={host.name}\nfabric={host.interface}\nmanagement={host.management_ip}\n"
@@ -91,7 +91,7 @@ class MachineSettings:
         )
 
     def network(self) -> str:
-        """For `ip -batch`: eth0 is on the fabric, eth1 on the management network."""
+        """Return commands for `ip -batch`: eth0 is on the fabric, eth1 on the management network."""
         host, management = self.host, f"{self.host.name}-mgmt"
         lines = [
             "link set dev lo up",
@@ -134,11 +134,11 @@ class Machine:
 
     @property
     def console(self) -> Path:
-        """What its kernel and first process wrote."""
+        """Output of its kernel and first process."""
         return self.cluster.directory / f"{self.host.name}.console"
 
     def start(self, image: Image, settings: MachineSettings, ports: Sequence[Port]) -> ProcessId:
-        """Make its process, which `go` lets go on as QEMU: once it is recorded.
+        """Make its process; `go` lets it go on as QEMU, once it is recorded.
 
         If we are killed before that, it sees its input end, and ends too: nobody would know of it.
         """
@@ -168,7 +168,7 @@ class Machine:
                 self._process.stdin.close()
 
     def booted(self) -> bool:
-        """Whether its first process says that it is ready. TopologyError where it never will be."""
+        """Tell whether its first process says that it is ready. Raise TopologyError if it never will be."""
         self.check()
         text = self.console.read_text(errors="replace")
         failed = _FAILED.search(text)
@@ -177,7 +177,7 @@ class Machine:
         return _READY in text
 
     def reachable(self) -> bool:
-        """Whether commands can be run in it. Opens the connection for them if need be."""
+        """Tell whether commands can be run in it. Open the connection for them if need be."""
         self.check()
         if self._connection is not None and self._connection.poll() is not None:
             said = b"" if self._connection.stderr is None else self._connection.stderr.read()
@@ -191,12 +191,12 @@ class Machine:
         return access.connection(self.cluster, self.host).exists()
 
     def check(self) -> None:
-        """TopologyError where it has ended."""
+        """Raise TopologyError if it has ended."""
         if self._process is not None and self._process.poll() is not None:
             raise TopologyError(f"the machine of host {self.host.name} has ended: {self.last_words()}")
 
     def last_words(self) -> str:
-        """What ssh or QEMU complained about, or the end of its console."""
+        """Return the complaint of ssh or QEMU, or the end of its console."""
         if self._complaint:
             return self._complaint
         for path in (self._log, self.console):
@@ -206,7 +206,7 @@ class Machine:
         return "nothing on its console"
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """What has been started for it and is to be waited for."""
+        """Return the processes started for it that are to be waited for."""
         return [process for process in (self._connection, self._process) if process is not None]
 
     def _close_connection(self) -> None:
@@ -220,19 +220,19 @@ class Machine:
 
 
 def accelerator() -> str:
-    """QEMU's accelerator: software emulation, which works everywhere, unless another one was chosen."""
+    """Return QEMU's accelerator: software emulation, which works everywhere, unless another was chosen."""
     return os.environ.get(ACCELERATION) or _SOFTWARE
 
 
 def hint(image: Image) -> str:
-    """What to try where machines do not boot."""
+    """Say what to try if machines do not boot."""
     if accelerator() == _SOFTWARE:
         return f" (if the image is damaged: remove {image.directory}, then {HOW})"
     return f" (unset {ACCELERATION}, which is {accelerator()}: software emulation works everywhere)"
 
 
 def command_line(image: Image, name: str, ports: Sequence[Port], *, console: Path, shared: Path) -> list[str]:
-    """QEMU's command line."""
+    """Return QEMU's command line."""
     acceleration = accelerator()
     processor = _EMULATED_PROCESSOR if acceleration == _SOFTWARE else "host"
     command = [
@@ -255,5 +255,5 @@ def command_line(image: Image, name: str, ports: Sequence[Port], *, console: Pat
 
 
 def _escaped(path: Path) -> str:
-    """A path in an option of QEMU's, where a comma ends a value."""
+    """Escape a path for an option of QEMU's, where a comma ends a value."""
     return str(path).replace(",", ",,")

@@ -1,4 +1,4 @@
-"""Where the image's packages come from, and whether that can be reached."""
+"""Sources of the image's packages, and whether they can be reached."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Reachable = Callable[[], bool]
 
 
 def debian_mirror() -> list[str]:
-    """The chosen one, or where this machine's Debian packages come from; nothing where it is no Debian."""
+    """Return the chosen mirror, or that of this machine's Debian packages; nothing if it is no Debian."""
     chosen = os.environ.get(MIRROR)
     if chosen:
         if not chosen.startswith(_AS_DEBOOTSTRAP_CAN):
@@ -48,9 +48,9 @@ def debian_mirror() -> list[str]:
 
 
 def debian_reachable(suite: str) -> bool:
-    """Whether the mirror answers when it is asked for the first file that debootstrap asks it for.
+    """Tell whether the mirror answers a request for the first file that debootstrap asks for.
 
-    Where nobody knows which one that is, nobody can say that it does not.
+    If the mirror is not known, say that it does.
     """
     mirrors = debian_mirror() or _debootstraps_own()
     if not mirrors:
@@ -66,14 +66,14 @@ def debian_reachable(suite: str) -> bool:
 
 
 def _debootstraps_own() -> list[str]:
-    """The mirror that debootstrap takes when it is told none: it is a shell script, and says so in itself."""
+    """Return debootstrap's default mirror, which is written in its shell script."""
     program = shutil.which("debootstrap")
     text = "" if program is None else Path(program).read_text(errors="replace")
     return re.findall(r'^DEF_MIRROR="([^"]+)"', text, re.MULTILINE)[:1]
 
 
 def python_reachable() -> bool:
-    """Whether every index of pip's, as it is configured here, answers when it is asked for a package."""
+    """Tell whether every index of pip's, as configured here, answers when asked for a package."""
     done = subprocess.run(
         [*PIP, "index", "versions", "-vv", "--no-cache-dir", "--retries", "1", _ANY_PACKAGE],
         stdin=subprocess.DEVNULL,
