@@ -26,7 +26,7 @@ class NotFoundError(ControllerError):
 
 
 class ConflictError(ControllerError):
-    """Somebody else has that name, rank or QP."""
+    """Error about a name, rank or QP that somebody else has."""
 
     code = grpc.StatusCode.ALREADY_EXISTS
 

@@ -298,7 +298,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """All have joined: bring up the queue pairs. The same for all workers but for neighbours, rank and token.
+    """Notice that all have joined: bring up the queue pairs. Only neighbours, rank and token differ.
 
     `window` in messages, `path_mtu` in bytes. `mode` is the mode to begin in; `mode_reason`, why not in the
     network. `ring`: all ranks, each followed by its successor; empty: by rank. `rank` and `world_size` may
@@ -374,14 +374,14 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Pause:
-    """The job is to move between ring and switch: start no collective, and answer Paused."""
+    """Order to start no collective and answer Paused, as the job is to move between ring and switch."""
 
     move: int
 
 
 @dataclass(frozen=True)
 class HoldAt:
-    """Run the collectives before this one; when nothing is in flight, answer Held."""
+    """Order to run the collectives before this one and, when nothing is in flight, answer Held."""
 
     move: int
     collective: int
@@ -406,7 +406,7 @@ class Renew:
 
 @dataclass(frozen=True, kw_only=True)
 class Renewed:
-    """Bring up new queue pairs, then go on with `collective`: the first that some worker has not finished.
+    """Order to bring up new queue pairs, and go on with `collective`, the first that some have not finished.
 
     `holder`: a rank (new numbering) that has finished it, and gives its result to the others; None: nobody
     has, and all do it anew. `members`: by rank (new numbering), the rank that each worker joined with; empty:

@@ -1,4 +1,4 @@
-"""Plans, applies and rolls back the operator's document.
+"""Plans, application and rollback of the operator's document.
 
     plan: inspect each switch: wanted_entries(document) against read_entries() ──► changes, drift or not
     apply: one WriteRequest a switch, each in turn ──► all taken? ──► in force, and a new revision
@@ -73,7 +73,7 @@ class Report:
 
 
 class Configuration:
-    """Plans and applies documents. Call `load` before the switches start."""
+    """The operator's document and its revisions. Call `load` before the switches start."""
 
     def __init__(self, registry: Registry, revisions: Revisions) -> None:
         self.vocabulary = Vocabulary(shipped_program().schema)

@@ -24,46 +24,46 @@ class Tell:
 
 @dataclass(frozen=True)
 class Gathered:
-    """A worker of this plane has joined or withdrawn: tell all planes of the gang, by `Job.gathered`."""
+    """Notice for all planes of the gang that a worker joined or withdrew here; told by `Job.gathered`."""
 
 
 @dataclass(frozen=True)
 class Install:
-    """All have joined: make a plan, write the switch, then call `planned` or `end`."""
+    """Order to make a plan and write the switch, as all have joined; then call `planned` or `end`."""
 
 
 @dataclass(frozen=True)
 class Vacated:
-    """All workers that had joined have withdrawn."""
+    """Notice that all workers that had joined have withdrawn."""
 
 
 @dataclass(frozen=True)
 class Started:
-    """All are up: the job runs. Comes before the Start that is told."""
+    """Notice that all are up: the job runs. Comes before the Start that is told."""
 
 
 @dataclass(frozen=True)
 class Over:
-    """The job has ended: take it off the switch. Comes before the Ended or Left that is told."""
+    """Notice that the job has ended: take it off the switch. Comes before the Ended or Left that is told."""
 
 
 @dataclass(frozen=True)
 class Relocate:
-    """All workers hold: write the switches or take the job off them, then call `moved`."""
+    """Order to write the switches, or take the job off them, as all workers hold; then call `moved`."""
 
     mode: Mode
 
 
 @dataclass(frozen=True)
 class Stayed:
-    """A move was called off: the job goes on as before."""
+    """Notice that a move was called off: the job goes on as before."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A worker is lost: find out what it had sent, then call `go_on_without`. `rank` is its rank now."""
+    """Order to find out what a lost worker had sent, then call `go_on_without`. `rank` is its rank now."""
 
     rank: int
     token: bytes
@@ -72,7 +72,7 @@ class Lost:
 
 @dataclass(frozen=True)
 class MachineLost:
-    """A plane goes on without a worker: all others go on without those of its machine.
+    """Notice that a plane goes on without a worker: all others go on without those of its machine.
 
     `machine`: the rank that they joined with. `rank`: that worker's rank. `has_stopped`: it returns nothing
     more.
@@ -87,7 +87,7 @@ class MachineLost:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The job can go on under a new generation only: call `renew`."""
+    """Order to call `renew`: the job can go on only under a new generation."""
 
     cause: Cause
     reason: str
@@ -95,40 +95,40 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Detach:
-    """The old generation may make no more sums. Comes before the Renew that is told."""
+    """Order to end all sums in the old generation. Comes before the Renew that is told."""
 
 
 @dataclass(frozen=True)
 class Rebuild:
-    """All workers have said where they stand: plan this generation, write the switches, call `renewed`."""
+    """Order to plan this generation and write the switches, as all have answered; then call `renewed`."""
 
     renewal: int
 
 
 @dataclass(frozen=True)
 class Renumbered:
-    """Workers have other ranks from here on: each new rank by the one before. Others are gone."""
+    """New ranks of workers from here on, by the ranks before. Workers without one are gone."""
 
     ranks: Mapping[int, int]
 
 
 @dataclass(frozen=True)
 class WentOn:
-    """All workers are up again: the job runs. Comes before the Start that is told."""
+    """Notice that all are up again: the job runs. Comes before the Start that is told."""
 
     cause: Cause
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A leaf has lost sums of the job that nobody else has, or entries of it. Comes from the switches."""
+    """Notice from the switches: a leaf has lost sums of the job that nobody else has, or entries of it."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Stuck:
-    """A worker's collective makes no progress: find out who is missing, then call `tell_who_is_missing`."""
+    """Order to find out who is missing in a collective without progress, then call `tell_who_is_missing`."""
 
     token: bytes
     collective: int

@@ -267,10 +267,10 @@ class Job:
             self._effects.append(effects.Gathered())
 
     def gathered(self, missing_workers: tuple[str, ...] = ()) -> None:
-        """Note that a worker has joined or withdrawn, here or in another plane of the gang.
+        """Tell all workers who has not joined, or have the job set up when all have.
 
-        `missing_workers`: in words, those still missing. A job is set up when all workers have joined, a
-        plane when all of its gang have.
+        A plane is set up when all planes of its gang are complete. `missing_workers`: in words, those missing
+        there.
         """
         if self._state is not State.JOINING:
             return
@@ -378,7 +378,7 @@ class Job:
             self._tell(rank, Start())
 
     def _leave(self, rank: int, collectives: int | None, now: float) -> None:
-        """Note that a worker is done after so many calls, and stays only for its peers' sake."""
+        """Let a worker leave after so many calls; it stays for its peers' sake until all leave."""
         worker = self.workers[rank]
         worker.leaving, worker.left_after, worker.in_collective = True, collectives, None
         if not self.live:
@@ -418,7 +418,7 @@ class Job:
     # Sessions that end, and begin again.
 
     def closed(self, rank: int) -> None:
-        """Note that a worker ended its session on purpose, before everybody had left."""
+        """Take out a worker that ended its session on purpose: it withdraws, or is lost."""
         worker = self.workers[rank]
         worker.connected = False
         reason = f"{worker.member} closed its session before everybody had left"
@@ -428,7 +428,7 @@ class Job:
             self._lose(rank, reason)
 
     def broken(self, rank: int) -> None:
-        """Note that a worker's session broke; before Ready there is no way back for it."""
+        """Mark a worker as disconnected. Before Ready, its rank is freed, or the set-up fails."""
         worker = self.workers[rank]
         worker.connected = False
         if not worker.recovered:  # else this is about the time when the controller was away

@@ -67,11 +67,11 @@ class Session(Mailbox):
         self._sessions.hear(self, said)
 
     def closed(self) -> None:
-        """Note that the worker ended the session on purpose."""
+        """End the session, which the worker ended on purpose."""
         self._end(lambda job, now: job.closed(self.rank))
 
     def broken(self) -> None:
-        """Note that the connection is gone."""
+        """End the session, whose connection is gone."""
         self._end(lambda job, now: job.broken(self.rank))
 
     def took_end(self) -> None:

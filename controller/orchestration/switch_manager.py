@@ -57,7 +57,7 @@ class SwitchManager:
             switch.switch.base = functools.partial(self.rerouting.base, switch.name)
 
     def _found(self, switch: ManagedSwitch, entries: Iterable[Entry]) -> None:
-        """Note the newest generation that a connected switch has had: give out only later ones."""
+        """Give out only later generations than the newest that a connected switch has had."""
         newest = mark_in(entries)
         if newest > self.store.newest_generation:
             logger.warning(

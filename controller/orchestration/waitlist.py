@@ -78,7 +78,7 @@ class Waitlist:
         self.changed()
 
     def started(self, record: Record) -> None:
-        """Note that a job runs."""
+        """Note when a running job got its slots, and look for jobs to admit."""
         if record.allocations:
             record.allocated_at = self._engine.clock()
         self.changed()
@@ -256,7 +256,7 @@ class Waitlist:
         self._move(record, Mode.IN_NETWORK)
 
     def went_on(self, record: Record, effect: WentOn) -> None:
-        """Note that a renewal is over."""
+        """Reset what a renewal needed, now that it is over; on a failed move in, try again later."""
         plan, record.renumbered_at = record.job.plan, None
         if not any(plane.job.renewal for plane in record.planes):
             record.leader.granted = None
