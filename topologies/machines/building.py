@@ -1,4 +1,4 @@
-"""How the image of the RoCE hosts is built. What decides what is in it is here and in `files/`."""
+"""Build of the image of the RoCE hosts. This file and `files/` decide what is in it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Progress = Callable[[str], None]
 
 
 def require_programs() -> None:
-    """TopologyError names those that are missing, and the make target that installs them."""
+    """Raise UnsupportedError that names missing programs, and the make target that installs them."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if not KEYRING.exists():
         missing.append(str(KEYRING))
@@ -76,7 +76,7 @@ def require_programs() -> None:
 
 
 def build(scratch: Path, files: Path, *, progress: Progress) -> Path:
-    """Build in `scratch`, which is the caller's to remove; the directory with vmlinux and initrd."""
+    """Build in `scratch`, which the caller removes. Return the directory with vmlinux and initrd."""
     root, result, log = scratch / "root", scratch / "image", scratch / "log"
     result.mkdir()
     steps = Steps(log)
@@ -97,14 +97,14 @@ def build(scratch: Path, files: Path, *, progress: Progress) -> Path:
 
 
 class Steps:
-    """Runs commands behind the words of `prefix`, their output in one log."""
+    """Commands behind the words of `prefix`, with their output in one log."""
 
     def __init__(self, log: Path, prefix: tuple[str, ...] = CONFINED) -> None:
         self._log = log
         self._prefix = prefix
 
     def fetch(self, *command: str, reachable: Reachable, cwd: Path | None = None) -> None:
-        """`run` for what needs a package registry: UnsupportedError where that is out of reach."""
+        """Run a command that needs a package registry. Raise UnsupportedError if that is out of reach."""
         try:
             self.run(*command, cwd=cwd)
         except TopologyError as error:
@@ -113,7 +113,7 @@ class Steps:
             raise UnsupportedError(f"{error} (its package registry cannot be reached)") from error
 
     def run(self, *command: str, cwd: Path | None = None) -> None:
-        """TopologyError with the end of what it said where it fails."""
+        """Run a command. Raise TopologyError with the end of its output if it fails."""
         with self._log.open("ab") as log:
             before = log.tell()
             try:
@@ -147,7 +147,7 @@ def _bootstrap(steps: Steps, root: Path) -> None:
 
 
 def _kernel(steps: Steps, scratch: Path, root: Path, result: Path) -> None:
-    """The suite's kernel, from where debootstrap took the rest, with the host's apt configuration."""
+    """Take the suite's kernel from where debootstrap took the rest, with the host's apt configuration."""
     for name in ("state/lists/partial", "cache/archives/partial", "download"):
         (scratch / name).mkdir(parents=True)
     options = {
@@ -189,7 +189,10 @@ def _kernel(steps: Steps, scratch: Path, root: Path, result: Path) -> None:
 
 
 def uncompressed_kernel(image: bytes) -> bytes:
-    """The ELF file in a bzImage (Linux's arch/x86/boot.rst: setup_sects, payload_offset, payload_length)."""
+    """Return the ELF file in a bzImage.
+
+    Source: Linux's arch/x86/boot.rst (setup_sects, payload_offset, payload_length).
+    """
     if image[0x202:0x206] != b"HdrS" or struct.unpack_from("<H", image, 0x206)[0] < 0x208:
         raise TopologyError("the kernel is no bzImage of boot protocol 2.08 or later")
     setup_sectors = image[0x1F1] or 4
@@ -219,7 +222,7 @@ def _keep_modules(steps: Steps, root: Path, version: str) -> None:
 
 
 def closure(modules_dep: str, wanted: tuple[str, ...]) -> set[str]:
-    """The files of the `wanted` modules and of what they depend on, from depmod's list (modules.dep(5))."""
+    """Return the files of the `wanted` modules and their dependencies, by depmod's list (modules.dep(5))."""
     depends = {
         path: rest.split() for path, _, rest in (line.partition(":") for line in modules_dep.splitlines())
     }
@@ -234,7 +237,7 @@ def closure(modules_dep: str, wanted: tuple[str, ...]) -> set[str]:
 
 
 def _wheels(steps: Steps, root: Path) -> None:
-    """Wheels for the image's Python, whatever the host's is."""
+    """Install wheels for the image's Python, whatever the host's is."""
     target = root / WHEELS_DIRECTORY[1:]
     steps.fetch(
         *(*registries.PIP, "install", "--quiet"),
@@ -252,7 +255,7 @@ def _wheels(steps: Steps, root: Path) -> None:
 
 
 def require_native(wheels: Path) -> None:
-    """TopologyError names those of PYTHON_PACKAGES that came in pure Python, which is many times slower."""
+    """Raise TopologyError that names PYTHON_PACKAGES in pure Python, which is many times slower."""
     names = [re.split("[<>=]", requirement)[0] for requirement in PYTHON_PACKAGES]
     pure = [
         name
@@ -283,7 +286,7 @@ def _own_files(steps: Steps, root: Path, files: Path) -> None:
 
 
 def _compile(steps: Steps, root: Path) -> None:
-    """All Python code, to where a machine looks for it."""
+    """Compile all Python code to where a machine looks for it."""
     for path in list(root.rglob("__pycache__")):
         shutil.rmtree(path)
     libraries = ("/usr/lib/python3", f"/usr/lib/python{PYTHON_VERSION}", WHEELS_DIRECTORY)
