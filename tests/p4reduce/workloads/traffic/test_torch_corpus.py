@@ -8,6 +8,8 @@ reads neither: its labels are PyTorch's.
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -23,6 +25,7 @@ from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.traffic.model import Workload
 from p4reduce.workloads.traffic.torch_profiler import from_document
 
+COMPILER = shutil.which(os.environ.get("CXX") or "g++")
 pytestmark = pytest.mark.slow  # importing torch takes seconds
 torch: Any = pytest.importorskip("torch", reason="records traces with the PyTorch that is installed")
 
@@ -323,13 +326,14 @@ def _in_backward() -> Loop:
     return Loop(list(net.parameters()), lambda: net(torch.ones(3, 6)).square().mean().backward())
 
 
-def _compiled() -> Loop:
+def _compiled(backend: str, *, count: int) -> Loop:
+    torch.compiler.reset()  # nothing that another loop has compiled counts here
     net = _net(6, 5, 4)
-    compiled, chosen = torch.compile(net, backend="aot_eager"), torch.optim.SGD(net.parameters(), lr=0.01)
+    compiled, chosen = torch.compile(net, backend=backend), torch.optim.SGD(net.parameters(), lr=0.01)
 
     def iterate() -> None:
         chosen.zero_grad()
-        for _ in range(2):
+        for _ in range(count):
             compiled(torch.ones(3, 6)).square().mean().backward()
         chosen.step()
 
@@ -368,13 +372,41 @@ def _distributed(*, count: int) -> Loop:
     return Loop(list(net.parameters()), iterate)
 
 
+def _sharded(*, count: int) -> Loop:
+    """FSDP2: parameters are DTensors, but for the forward and backward pass, when autograd has whole ones."""
+    net = _net(6, 5, 4)
+    for layer in (net[0], net[2], net):
+        torch.distributed.fsdp.fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
+    chosen = torch.optim.Adam(net.parameters())
+    whole: list[Any] = []
+
+    def iterate() -> None:
+        for _ in range(count):
+            net(torch.ones(3, 6)).square().mean().backward()
+        chosen.step()
+        chosen.zero_grad()
+
+    # These hooks come after FSDP's own, which have put the whole parameters in place.
+    hooks = [
+        layer.register_forward_pre_hook(lambda layer, _: whole.extend(layer.parameters()))
+        for layer in (net[0], net[2])
+    ]
+    net(torch.ones(3, 6)).square().mean().backward()
+    chosen.zero_grad()
+    for hook in hooks:
+        hook.remove()
+    return Loop(whole, iterate)
+
+
+# It compiles C++, for half a minute and more.
+INDUCTOR = "compiled by inductor, 4 a step"
 LOOPS: dict[str, Callable[[], Loop]] = {
     "plain": _plain,
     "plain, the profiler told of steps": lambda: _plain(steps=True),
     "momentum": lambda: _plain("SGD", momentum=0.9, weight_decay=0.1),
     "foreach": lambda: _plain("Adam", foreach=True),
     "fused": lambda: _plain("AdamW", fused=True),
-    **{f"accumulation of {count}": partial(_accumulation, count) for count in (2, 3, 8)},
+    **{f"accumulation of {count}": partial(_accumulation, count) for count in range(1, 9)},
     "accumulation to zeros": lambda: _accumulation(4, to_none=False),
     "accumulation, the profiler told of steps": lambda: _accumulation(4, steps=True),
     "checkpoints": lambda: _checkpointed(reentrant=False),
@@ -398,10 +430,17 @@ LOOPS: dict[str, Callable[[], Loop]] = {
     "adversarial": _adversarial,
     "piecewise linear penalty": _piecewise_penalty,
     "updated in the backward pass": _in_backward,
-    "compiled": _compiled,
+    **{
+        f"compiled by {backend}, {count} a step": partial(_compiled, backend, count=count)
+        for backend in ("eager", "aot_eager")
+        for count in (1, 4)
+    },
+    INDUCTOR: partial(_compiled, "inductor", count=4),
     "experts": _moe,
     "DDP": partial(_distributed, count=1),
     "DDP, accumulated": partial(_distributed, count=3),
+    "FSDP2": partial(_sharded, count=1),
+    "FSDP2, accumulated": partial(_sharded, count=4),
 }
 
 
@@ -411,14 +450,19 @@ def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     distributed = torch.distributed
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GLOO_SOCKET_IFNAME", "lo")
+        environment.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
         store = distributed.FileStore(str(tmp_path_factory.mktemp("store") / "file"), 1)
         distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
         yield
         distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long) if name == INDUCTOR else name for name in LOOPS]
+)
 def test_a_loop_is_read_as_its_hooks_saw_it(name: str, tmp_path: Path) -> None:
+    if name == INDUCTOR and COMPILER is None:
+        pytest.skip("inductor needs a C++ compiler: neither CXX nor g++ is there")
     torch.manual_seed(1)
     loop = LOOPS[name]()
     document = _record(loop, tmp_path / "trace.json")
@@ -525,27 +569,6 @@ def test_a_function_that_gives_no_gradient(tmp_path: Path, *, kept: bool) -> Non
     else:
         with pytest.raises(WorkloadError, match=r"the gradient that 'Half' hands over at .* is undefined"):
             from_document(document, name="trace", where="trace.json")
-
-
-def test_sharded_parameters_have_their_whole_gradients(tmp_path: Path) -> None:
-    """FSDP2 puts DTensors in place of parameters, of which autograd sees whole ones."""
-    from torch.distributed.fsdp import fully_shard
-
-    net = _net(6, 5, 4)
-    numels = [parameter.numel() for parameter in net.parameters()]
-    for layer in (net[0], net[2], net):
-        fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
-    chosen = torch.optim.Adam(net.parameters())
-
-    def iterate() -> None:
-        for _ in range(2):
-            net(torch.ones(3, 6)).square().mean().backward()
-        chosen.step()
-        chosen.zero_grad()
-
-    document = _record(Loop([], iterate), tmp_path / "trace.json")
-    workload = from_document(document, name="trace", where="trace.json")
-    assert sorted(layer.numel for layer in workload.layers) == sorted(numels)
 
 
 def test_networks_of_one_shape_with_an_optimizer_each_are_told(tmp_path: Path) -> None:
