@@ -21,7 +21,8 @@ from typing import Final
 
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.tensors import dtype_of
-from p4reduce.workloads.traffic.chakra_iteration import first_iteration, reduced_bytes
+from p4reduce.workloads.traffic.chakra_iteration import first_iteration
+from p4reduce.workloads.traffic.chakra_passes import reduced_bytes
 from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMP_NODE
 from p4reduce.workloads.traffic.chakra_schema import Node, nodes_of_binary, nodes_of_json
 from p4reduce.workloads.traffic.model import Layer, Workload, type_of_trace

@@ -2,8 +2,9 @@
 
 - Time is that of the kernels (`is_cpu_op` false), as `chakra_device.Clock` has it. Operators take time only
   where there are no kernels at all.
-- The first node whose name tells of the backward pass ends the forward pass; the optimiser or the next
-  forward pass, after all-reduces, ends the iteration. A kernel belongs where its operator does.
+- The first node whose name tells of the backward pass ends the forward pass. The optimiser's step, after
+  all-reduces, ends the iteration; where no step is named, the next forward pass does. A kernel belongs where
+  its operator does. `chakra_passes` has more of iterations with several backward passes.
 - An all-reduce is ready when the kernels that it depends on are, or else all that were launched before it;
   and when its own kernel starts, at the latest, as streams run side by side.
 
@@ -13,7 +14,6 @@ the first gradient is ready. `Iteration.notes` says so, and all else that a trac
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -28,10 +28,20 @@ from p4reduce.workloads.traffic.chakra_device import (
     ordered,
     own_place,
 )
-from p4reduce.workloads.traffic.chakra_pb2 import COMM_COLL_NODE, COMP_NODE
-from p4reduce.workloads.traffic.chakra_schema import Collective, Node
+from p4reduce.workloads.traffic.chakra_passes import (
+    BACKWARD,
+    STEP,
+    AllReduce,
+    Pass,
+    Turns,
+    counted_once,
+    note_on_next_step,
+    note_on_repeats,
+    reduced_bytes,
+)
+from p4reduce.workloads.traffic.chakra_pb2 import COMP_NODE
+from p4reduce.workloads.traffic.chakra_schema import Node
 
-_BACKWARD: Final = re.compile(r"backward|_BWD|autograd::engine", re.IGNORECASE)
 _END: Final = re.compile(r"_FWD$|Optimizer\.(step|zero_grad)|^ProfilerStep#")
 _LAYER_OF_COMPUTING: Final = re.compile(r"COMP_NODE_(.+)_FWD$")
 # What chakra_converter calls input gradients: their sums are of layers that are split over workers.
@@ -39,19 +49,6 @@ _OF_INPUTS: Final = re.compile(r"_BWD_IG$|_IG_COMM_*ALLREDUCE$")
 # Start times and durations are whole microseconds: the gaps that rounding leaves are no idle time. A few
 # small kernels run after the last gradient of every iteration.
 _WORTH_A_NOTE: Final = 0.01
-
-
-@dataclass(frozen=True)
-class AllReduce:
-    """An all-reduce of the backward pass, and how much had been computed when it could start.
-
-    `group` names the process group, "" where that is not recorded.
-    """
-
-    name: str
-    bytes: int
-    ready_us: int
-    group: str
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ def _notes_on_times(kernels: Sequence[Node], without_start: int, clock: Clock) -
 
 
 def _is_marked(nodes: Iterable[Node]) -> bool:
-    return any(_BACKWARD.search(node.name) for node in nodes)
+    return any(BACKWARD.search(node.name) for node in nodes)
 
 
 def _passes_are_told(launched: Sequence[Node], linked: set[int]) -> bool:
@@ -118,7 +115,7 @@ def _passes_are_told(launched: Sequence[Node], linked: set[int]) -> bool:
     That is not needed if no operator is marked as backward, or only after a kernel is.
     """
     kernels = [node for node in launched if is_kernel(node)]
-    first = next((at for at, node in enumerate(launched) if _BACKWARD.search(node.name)), None)
+    first = next((at for at, node in enumerate(launched) if BACKWARD.search(node.name)), None)
     if first is None or is_on_device(launched[first]) or all(kernel.id in linked for kernel in kernels):
         return True
     return any(is_kernel(node) and node.id in linked for node in launched[first:])
@@ -130,7 +127,7 @@ def _are_several_iterations(launched: Iterable[Node]) -> bool:
     for node in launched:
         if is_on_device(node):
             continue
-        if _BACKWARD.search(node.name):
+        if BACKWARD.search(node.name):
             if ended:
                 return True
             begun = True
@@ -146,51 +143,129 @@ def _walk(
     Nodes are `marked` if the names of some tell of the backward pass. Kernels that depend on no operator,
     those in `alone`, do not tell when it begins on the device.
     """
-    clock_us = 0
-    forward_us: int | None = None
-    backward_starts_us: list[int] = []
-    finished_us: dict[int, int] = {}
-    computed: set[int] = set()
-    reduces: list[AllReduce] = []
-    of_inputs: set[int] = set()
-    before: list[AllReduce] = []
-    by_name: dict[str | None, int] = {}
-    for node in launched:
-        if reduces and (forward_us is not None or not marked) and _END.search(node.name):
+    nodes = list(launched)
+    # Without a step, nothing tells several passes of an iteration from several iterations.
+    end = STEP if any(STEP.search(node.name) for node in nodes) else _END
+    walk = _Walk(clock, marked=marked, alone=alone)
+    notes: list[str] = []
+    left = iter(nodes)
+    for node in left:
+        if walk.may_end() and end.search(node.name):
+            if end is not STEP:
+                notes.append("no step of an optimiser is named: each backward pass is taken as an iteration")
             break
-        if marked and forward_us is None and _BACKWARD.search(node.name):
-            forward_us = clock_us
-            # What is summed before are no gradients: statistics, or layers that are split over workers.
-            before = list(reduces)
-            reduces.clear()
-        if clock.computes(node):
-            if forward_us is not None and clock.is_of_main_stream(node) and node.id not in alone:
-                backward_starts_us.append(node.start_us)
-            clock_us = clock.after(node, clock_us)
-            computed.add(node.id)
-            if forward_us is None and (match := _LAYER_OF_COMPUTING.match(node.name)):
-                by_name[match[1]] = by_name.get(match[1], 0) + node.duration_us
-            finished_us[node.id] = clock_us
+        walk.visit(node)
+    if end is STEP:
+        notes += note_on_next_step(left, walk.summed_bytes())
+    iteration = walk.iteration()
+    return replace(iteration, notes=(*iteration.notes, *notes))
+
+
+class _Walk:
+    """An iteration as far as its nodes were visited."""
+
+    def __init__(self, clock: Clock, *, marked: bool, alone: Set[int]) -> None:
+        self._clock = clock
+        self._marked = marked
+        self._alone = alone
+        self._clock_us = 0
+        self._turns = Turns()
+        self._passes = [Pass()]
+        self._coming: Pass | None = self._passes[0]
+        """The pass whose forward part is being launched; None in a backward pass."""
+        self._finished_us: dict[int, int] = {}
+        self._computed: set[int] = set()
+        self._of_inputs: set[int] = set()
+        self._before: list[AllReduce] = []
+        self._by_name: dict[str | None, int] = {}
+
+    def may_end(self) -> bool:
+        """Tell if gradients were summed."""
+        begun = self._passes[0].backward_us is not None or not self._marked
+        return begun and self.summed_bytes() > 0
+
+    def summed_bytes(self) -> int:
+        """Count what all backward passes have summed."""
+        return sum(reduce.bytes for each in self._passes for reduce in each.reduces)
+
+    def visit(self, node: Node) -> None:
+        """Take the next node in the order of launching."""
+        self._turn(node)
+        if self._clock.computes(node):
+            self._compute(node)
+            self._finished_us[node.id] = self._clock_us
         elif node.type == COMP_NODE:
-            finished_us[node.id] = clock_us
+            self._finished_us[node.id] = self._clock_us
         else:
-            finished_us[node.id] = _ready(node, clock, clock_us, finished_us, computed)
+            ready_us = _ready(node, self._clock, self._clock_us, self._finished_us, self._computed)
+            self._finished_us[node.id] = ready_us
         if _OF_INPUTS.search(node.name):
-            of_inputs.add(node.id)
-        elif (size := reduced_bytes(node)) and of_inputs.isdisjoint(node.parents):
+            self._of_inputs.add(node.id)
+        elif (size := reduced_bytes(node)) and self._of_inputs.isdisjoint(node.parents):
             group = str(node.attributes.get("pg_name", ""))
-            reduces.append(AllReduce(node.name, size, finished_us[node.id], group))
-    if forward_us is not None and clock.timed and backward_starts_us:
-        # What forward operators launched on other streams may still run.
-        forward_us = clock.until(min(backward_starts_us))
-    gradients = [reduce for reduce in reduces if forward_us is None or reduce.ready_us >= forward_us]
-    notes = _notes_on_sums(gradients, before)
-    if early := len(reduces) - len(gradients):
-        notes.append(f"all-reduces that were ready before the backward pass are left out ({early})")
-    behind_us = clock_us - max((reduce.ready_us for reduce in gradients), default=clock_us)
-    if behind_us > _WORTH_A_NOTE * clock_us:
-        notes.append(f"{behind_us / 1000:g} ms of computing behind the last gradient are left out")
-    return Iteration(forward_us, tuple(gradients), by_name, tuple(notes))
+            self._sum(AllReduce(node.name, size, self._finished_us[node.id], group))
+
+    def _turn(self, node: Node) -> None:
+        """See if a node begins a pass."""
+        is_forward = self._turns.is_forward(node)
+        if self._marked and self._coming is not None and BACKWARD.search(node.name):
+            self._coming.backward_us = self._clock_us
+            if self._coming is self._passes[0]:
+                # What is summed before are no gradients: statistics, or layers that are split over workers.
+                self._before, self._coming.reduces = self._coming.reduces, []
+            else:
+                self._passes.append(self._coming)
+            self._coming = None
+        elif is_forward and self._coming is None:
+            self._coming = Pass(forward_us=self._clock_us)
+
+    def _compute(self, node: Node) -> None:
+        if self._clock.is_of_main_stream(node) and node.id not in self._alone:
+            coming = self._coming
+            starts_us = self._passes[-1].backward_starts_us if coming is None else coming.forward_starts_us
+            starts_us.append(node.start_us)
+        self._clock_us = self._clock.after(node, self._clock_us)
+        self._computed.add(node.id)
+        if self._coming is not None and (match := _LAYER_OF_COMPUTING.match(node.name)):
+            self._by_name[match[1]] = self._by_name.get(match[1], 0) + node.duration_us
+
+    def _sum(self, reduce: AllReduce) -> None:
+        # Gradients may be summed when the processor is back from the backward pass.
+        again = self._coming is not None and reduce.gradient in {other.gradient for other in self._before}
+        (self._before if again else self._passes[-1].reduces).append(reduce)
+
+    def iteration(self) -> Iteration:
+        """Give what was found."""
+        clock, first = self._clock, self._passes[0]
+        first_us = first.backward_us
+        if first_us is not None and clock.timed and first.backward_starts_us:
+            # What forward operators launched on other streams may still run.
+            first_us = clock.until(min(first.backward_starts_us))
+        reduces = counted_once(each.reduces for each in self._passes)
+        gradients = [reduce for reduce in reduces if first_us is None or reduce.ready_us >= first_us]
+        forward_us = first_us
+        if first_us is not None:
+            ready_us = min((reduce.ready_us for reduce in gradients), default=self._clock_us)
+            spans = [each.forward_span(clock) for each in self._passes[1:]]
+            forward_us = first_us + sum(until - since for since, until in spans if until <= ready_us)
+        notes = _notes_on_sums(gradients, self._before)
+        if early := len(reduces) - len(gradients):
+            notes.append(f"all-reduces that were ready before the backward pass are left out ({early})")
+        notes += _notes_on_passes(self._passes, reduces, self._turns)
+        behind_us = self._clock_us - max((reduce.ready_us for reduce in gradients), default=self._clock_us)
+        if behind_us > _WORTH_A_NOTE * self._clock_us:
+            notes.append(f"{behind_us / 1000:g} ms of computing behind the last gradient are left out")
+        return Iteration(forward_us, tuple(gradients), self._by_name, tuple(notes))
+
+
+def _notes_on_passes(passes: Sequence[Pass], kept: Sequence[AllReduce], turns: Turns) -> list[str]:
+    """Say how many passes there are, and where more of them would not be seen."""
+    if len(passes) == 1:
+        return [] if turns.numbered else note_on_repeats(kept)
+    notes = [f"the iteration has {len(passes)} backward passes"]
+    if twice := sum(len(each.reduces) for each in passes) - len(kept):
+        notes.append(f"all-reduces of gradients that a later pass sums are left out ({twice})")
+    return notes
 
 
 def _notes_on_sums(gradients: Sequence[AllReduce], before: Sequence[AllReduce]) -> list[str]:
@@ -232,7 +307,7 @@ def _by_device(launched: Sequence[Node], clock: Clock, linked: set[int]) -> Iter
     That pass begins between two times. What depends on an operator before it, or started before the processor
     came to it, is of the forward pass; the first gradient is of the backward pass.
     """
-    first = next(at for at, node in enumerate(launched) if _BACKWARD.search(node.name))
+    first = next(at for at, node in enumerate(launched) if BACKWARD.search(node.name))
     after = (at for at, node in enumerate(launched) if at > first and _END.search(node.name))
     end = next(after, len(launched))
     begins_us = launched[first].start_us if clock.timed else 0
@@ -257,16 +332,3 @@ def _by_device(launched: Sequence[Node], clock: Clock, linked: set[int]) -> Iter
         f"{most_us / 1000:g} ms of computing: {forward_us / 1000:g} ms are taken as forward"
     )
     return Iteration(forward_us, iteration.reduces, {}, (*iteration.notes, note))
-
-
-def reduced_bytes(node: Node) -> int:
-    """Count what an all-reduce sums; 0 of any other node."""
-    size = node.attributes.get("comm_size", 0)
-    if (
-        node.type != COMM_COLL_NODE
-        or node.attributes.get("comm_type", -1) != Collective.ALL_REDUCE
-        or not isinstance(size, int | float)
-        or (isinstance(size, float) and not math.isfinite(size))
-    ):
-        return 0
-    return int(size)

@@ -36,6 +36,8 @@ class Node:
     start_us: int
     duration_us: int
     attributes: dict[str, int | float | str | bool]
+    callers: tuple[int, ...] = ()
+    """Those of its parents that called it, in PyTorch's traces."""
 
     @property
     def on_processor(self) -> bool | None:
@@ -146,6 +148,7 @@ def _node(message: pb.Node) -> Node:
         start_us,
         message.duration_micros,
         attributes,
+        tuple(message.ctrl_deps),
     )
 
 

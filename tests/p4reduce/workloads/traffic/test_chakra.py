@@ -167,7 +167,23 @@ def test_two_gradients_of_a_layer_have_its_forward_time_once() -> None:
 
 
 def test_of_several_iterations_the_first() -> None:
-    assert _read(*TEXT, *SECOND).layers == _read(*TEXT).layers
+    workload = _read(*TEXT, *SECOND)
+    assert workload.layers == _read(*TEXT).layers
+    assert "no step of an optimiser is named: each backward pass is taken as an iteration" in workload.source
+
+
+def test_passes_before_a_step_are_one_iteration() -> None:
+    """The step tells; forward time is that of both passes, and each gradient has its layer's."""
+    second = [
+        node(7, "COMP_NODE_conv_FWD", duration_us=100, after=(6,)),
+        node(8, "COMP_NODE_fc_FWD", duration_us=40, after=(7,)),
+        node(9, "COMP_NODE_fc_BWD_WG", duration_us=30, after=(8,)),
+        all_reduce(10, "COMM_COLL_NODE_fc_ALLREDUCE", 4000, after=(9,)),
+        node(11, "COMP_NODE_conv_BWD_WG", duration_us=170, after=(9,)),
+        all_reduce(12, "COMM_COLL_NODE_conv_ALLREDUCE", 801, after=(11,)),
+        node(13, "Optimizer.step#SGD.step", duration_us=5, after=(11,)),
+    ]
+    assert _seen(_read(*TEXT, *second)) == [("conv", 201, 200_000, 170_000), ("fc", 1000, 80_000, 230_000)]
 
 
 def test_nodes_may_come_in_any_order_and_unpacked() -> None:

@@ -49,7 +49,15 @@ class Recording:
     def _id(self) -> int:
         return len(self.nodes) + 1
 
-    def operator(self, name: str, *, at: float | None = None, after: tuple[int, ...] = ()) -> int:
+    def operator(
+        self,
+        name: str,
+        *,
+        at: float | None = None,
+        after: tuple[int, ...] = (),
+        callers: tuple[int, ...] = (),
+        number: int = -1,
+    ) -> int:
         identity = self._id()
         if at is not None:
             self._processor = at
@@ -59,9 +67,11 @@ class Recording:
                 identity,
                 name,
                 after=before,
+                callers=callers,
                 start_us=self._us(self._processor),
                 duration_us=10,
                 is_cpu_op=True,
+                seq_id=number,
             )
         )
         self.operators.append(identity)
@@ -551,3 +561,153 @@ def test_computing_without_durations_is_said() -> None:
     workload = from_binary(delimited(metadata(), *nodes), name="made", where="made.et")
     assert _times(workload) == (0, [(400, 0)])
     assert "no node has a duration: computing takes no time" in workload.source
+
+
+class Micro:
+    """Micro-batches: 10 ms forward, and 20 ms backward for each of their gradients."""
+
+    def __init__(self, *, numbered: bool = True, timed: bool = True) -> None:
+        self.made = Recording(timed=timed)
+        self._numbered = numbered
+        self._number = 0
+        self.at = 1.0
+
+    def _kernel(self, took: float) -> None:
+        self.made.kernel(self.at, took)
+        self.at += took
+
+    def batch(self, *sizes: int, gradients: int = 2, statistics: int = 0, forward: str = FORWARD) -> None:
+        self._number += gradients
+        self.made.operator(forward, number=self._number if self._numbered else -1)
+        self._kernel(10)
+        if statistics:
+            self.made.operator("c10d::allreduce_")
+            self.made.sum(self.at, statistics)
+        for index in range(gradients):
+            self.made.operator(BACKWARD)
+            self._kernel(20)
+            if sizes:
+                self.made.operator("c10d::allreduce_")
+                self.made.sum(self.at, sizes[index])
+
+    def step(self) -> Micro:
+        self.made.operator(STEP)
+        self._kernel(7)
+        return self
+
+
+ACCUMULATED = (30.0, [(400, 100.0), (800, 20.0)])
+"""What three passes come to, the last of which sums 400 and 800 bytes."""
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_accumulated_gradients_are_ready_in_the_last_pass(*, timed: bool) -> None:
+    """As DDP's `no_sync` has it: the last pass alone sums. Forward and backward are what ran."""
+    micro = Micro(timed=timed)
+    for sizes in ((), (), (400, 800)):
+        micro.batch(*sizes)
+    workload = micro.step().made.read()
+    assert _times(workload) == ACCUMULATED
+    assert "the iteration has 3 backward passes" in workload.source
+    assert "left out" not in workload.source
+
+
+@pytest.mark.parametrize(
+    "first", [(400, 800), (800, 400), (900, 300)], ids=["the same", "in another order", "in other buckets"]
+)
+def test_gradients_that_are_summed_in_each_pass_count_once(first: tuple[int, int]) -> None:
+    """DDP without `no_sync`; its first iteration has other buckets than the next ones."""
+    micro = Micro()
+    micro.batch(*first)
+    micro.batch(*first)
+    micro.batch(400, 800)
+    workload = micro.step().made.read()
+    assert _times(workload) == ACCUMULATED
+    assert "all-reduces of gradients that a later pass sums are left out (4)" in workload.source
+
+
+def test_gradients_of_other_passes_count_too() -> None:
+    """The first pass sums one that the second has not; what is forward after it is ready is not its time."""
+    micro = Micro()
+    micro.batch(400, 1600)
+    micro.batch(400, 800)
+    assert _times(micro.step().made.read()) == (10, [(1600, 40), (400, 30), (800, 20)])
+
+
+def test_names_tell_of_forward_passes() -> None:
+    micro = Micro(numbered=False)
+    for sizes in ((), (), (400, 800)):
+        micro.batch(*sizes, forward="DistributedDataParallel.forward")
+    assert _times(micro.step().made.read()) == ACCUMULATED
+
+
+def test_passes_that_nothing_tells_apart() -> None:
+    """All that is computed after the first backward pass began counts as backward. Equal sizes show it."""
+    micro = Micro(numbered=False)
+    for _ in range(3):
+        micro.batch(400, 800)
+    workload = micro.step().made.read()
+    assert workload.forward_ns == 10_000_000
+    assert len(workload.layers) == 6
+    assert "the sizes of all-reduces repeat 3 times" in workload.source
+    assert "each gradient is counted 3 times" in workload.source
+
+
+def test_computing_anew_is_backward() -> None:
+    """A checkpoint's forward operators have new numbers, and are called by the backward pass."""
+    made = Recording()
+    made.operator(FORWARD, number=1)
+    made.kernel(1, 10)
+    called_by = made.operator("autograd::engine::evaluate_function: CheckpointFunctionBackward")
+    inside = made.operator("aten::to", callers=(called_by,))
+    made.operator(FORWARD, number=2, callers=(inside,))
+    made.kernel(11, 10)
+    made.operator(BACKWARD)
+    made.kernel(21, 20)
+    made.operator("c10d::allreduce_")
+    made.sum(41, 400)
+    made.operator(STEP)
+    workload = made.read()
+    assert _times(workload) == (10, [(400, 30)])
+    assert "passes" not in workload.source
+
+
+def test_statistics_of_each_forward_pass_are_no_gradients() -> None:
+    micro = Micro()
+    for sizes in ((), (400, 800)):
+        micro.batch(*sizes, statistics=64)
+    workload = micro.step().made.read()
+    assert _times(workload) == (20, [(400, 60), (800, 20)])
+    assert "all-reduces of the forward pass are left out (2)" in workload.source
+
+
+def test_gradients_that_are_summed_after_the_backward_pass() -> None:
+    """By the main thread, whose operators have numbers, before the next micro-batch and before the step."""
+    micro = Micro()
+    for _ in range(2):
+        micro.batch()
+        micro.made.operator("c10d::allreduce_", number=micro._number + 1)
+        micro.made.sum(micro.at, 400)
+    assert _times(micro.step().made.read()) == (20, [(400, 80)])
+
+
+def test_steps_of_other_gradients_are_said() -> None:
+    """Those of a GAN come in turn."""
+    micro = Micro()
+    for sizes in ((400, 800), (1600, 3200), (400, 800), (1600, 3200)):
+        micro.batch(*sizes)
+        micro.step()
+    workload = micro.made.read()
+    assert _times(workload) == (10, [(400, 20), (800, 20)])
+    assert "next step is of 4800 bytes of gradients in place of 1200, and is left out" in workload.source
+
+
+def test_steps_of_the_same_gradients_need_no_note() -> None:
+    micro = Micro()
+    for _ in range(3):
+        micro.batch()
+        micro.batch(400, 800)
+        micro.step()
+    workload = micro.made.read()
+    assert _times(workload) == (20, [(400, 60), (800, 20)])
+    assert "step" not in workload.source

@@ -18,7 +18,7 @@ def varint(value: int) -> bytes:
 
 
 def _number(field: int, value: int) -> bytes:
-    return varint(field << 3) + varint(value)
+    return varint(field << 3) + varint(value & (1 << 64) - 1)
 
 
 def _bytes(field: int, value: bytes) -> bytes:
@@ -40,6 +40,7 @@ def node(
     kind: int = COMP_NODE,
     *,
     after: tuple[int, ...] = (),
+    callers: tuple[int, ...] = (),
     duration_us: int = 0,
     start_us: int = 0,
     packed: bool = True,
@@ -47,6 +48,7 @@ def node(
 ) -> bytes:
     """A Node. Whole attributes are int64_val, truth values bool_val, texts string_val."""
     encoded = _number(1, identity) + _bytes(2, name.encode()) + _number(3, kind)
+    encoded += b"".join(_number(4, caller) for caller in callers)
     if packed and after:
         encoded += _bytes(5, b"".join(varint(parent) for parent in after))
     else:
