@@ -83,6 +83,13 @@ def more(root: Path) -> tuple[Sample, ...]:
     return tuple(sorted((s for s in found if s.script.is_file()), key=lambda s: s.name))
 
 
+@functools.cache
+def programs_below(root: Path) -> tuple[Sample, ...]:
+    """All programs for v1model below a folder, of which p4c need not take each."""
+    paths = sorted(path for path in root.rglob("*.p4") if _is_v1model(path))
+    return tuple(Sample(path.relative_to(root).as_posix(), path.absolute()) for path in paths)
+
+
 def other_architectures(root: Path) -> tuple[str, ...]:
     """Programs with an STF script that are for another architecture than v1model."""
     programs = sorted((root / SAMPLES).glob("*-bmv2.p4"))

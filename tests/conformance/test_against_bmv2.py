@@ -6,23 +6,17 @@ plane service, which says which packet made which leave, so that each is compare
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
 
-import grpc
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from soft_switch.dataplane import DataPlane
 from soft_switch.description import Exact, KeyField, Lpm, Match, Optional_, Range, Ternary
-from tests.conformance.alike import Outputs, difference
-from tests.conformance.bmv2 import BMV2, Bmv2, running_bmv2
-from tests.conformance.p4runtime import OverP4Runtime
+from tests.conformance.bmv2 import BMV2
+from tests.conformance.pairs import Pair, pair_with
 from tests.conformance.programs import program
-from tests.conformance.ways import served
 from tests.soft_switch import bits
-from tests.soft_switch.switches import Controller
 
 pytestmark = [
     pytest.mark.slow,
@@ -31,8 +25,6 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-BATCH = 16  # BMv2's output queues hold 64 packets, also of replicas
-Packets = Sequence[tuple[int, bytes]]
 many = settings(
     max_examples=25,
     deadline=None,
@@ -46,62 +38,9 @@ many = settings(
 )
 
 
-class Pair:
-    """Both switches with one program."""
-
-    def __init__(self, name: str, plane: DataPlane, ours: Controller, theirs: Bmv2) -> None:
-        self.name, self.plane, self.ours, self.theirs = name, plane, ours, theirs
-        self.restart()
-
-    def restart(self) -> None:
-        """The program as if it had just been loaded."""
-        json, info = program(self.name)
-        for controller in (self.ours, self.theirs.controller):
-            controller.push(json, info)
-        self.controls = (OverP4Runtime(self.ours), OverP4Runtime(self.theirs.controller))
-
-    def both(self, request: Callable[[OverP4Runtime], object]) -> bool:
-        """Make a request to both; whether they accept it, which has to be the same."""
-        answers = []
-        for control in self.controls:
-            try:
-                request(control)
-                answers.append("accepted")
-            except grpc.RpcError as error:
-                answers.append(f"refused: {error}")
-        assert answers[0][:8] == answers[1][:8], "\n".join(answers)
-        return answers[0] == "accepted"
-
-    def same(self, read: Callable[[OverP4Runtime], object]) -> None:
-        """Read from both, and compare."""
-        ours, theirs = (read(control) for control in self.controls)
-        assert ours == theirs
-
-    def play(self, packets: Packets, *, batch: int = BATCH, in_order: bool = True) -> list[Outputs]:
-        """Send packets through both and compare what leaves, a port's packets `in_order`; what left."""
-        result: list[Outputs] = []
-        for at in range(0, len(packets), batch):
-            some = packets[at : at + batch]
-            for packet, theirs in zip(some, self.theirs.process(some), strict=True):
-                ours = self.plane.process(*packet)
-                told = difference(packet, ours, theirs, in_order=in_order)
-                assert told is None, told
-                result.append(ours)
-        return result
-
-
-@contextmanager
-def pair_with(name: str) -> Iterator[Pair]:
-    """Both switches with a program."""
-    with ExitStack() as stack:
-        plane = stack.enter_context(DataPlane())
-        ours = stack.enter_context(served(plane))
-        yield Pair(name, plane, ours, stack.enter_context(running_bmv2()))
-
-
 @pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    with pair_with(request.param) as made:
+    with pair_with(program(request.param)) as made:
         yield made
 
 
@@ -287,7 +226,7 @@ rounds = headers(
 @pytest.fixture(scope="module")
 def replicating() -> Iterator[Pair]:
     """Both switches with groups and sessions, made once: BMv2 keeps them when a program is loaded again."""
-    with pair_with("passes") as pair:
+    with pair_with(program("passes")) as pair:
         pair.both(lambda c: c.multicast_set(1, [(1, 1), (2, 2), (3, 5)]))
         pair.both(lambda c: c.multicast_set(2, [(4, 0)]))
         pair.both(lambda c: c.clone_set(1, [(4, 0)]))

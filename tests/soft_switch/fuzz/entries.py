@@ -41,7 +41,7 @@ def fill(plane: DataPlane, chance: random.Random) -> None:
                     meter.name, index, MeterConfig(*chance.choice([(1, 2, 3, 4), (0, 90, 9, 900)]))
                 )
     for values in program.value_sets.values():
-        members = [[_match(key, chance) for key in values.fields] for _ in range(min(values.size, 4))]
+        members = [[any_match(key, chance) for key in values.fields] for _ in range(min(values.size, 4))]
         plane.value_set_write(values.name, members)
     targets = {name: _targets(plane, name, chance) for name in program.action_profiles}
     for table in program.tables.values():
@@ -73,7 +73,7 @@ def _targets(plane: DataPlane, profile: str, chance: random.Random) -> list[Targ
 def _insert(
     plane: DataPlane, table: TableInfo, targets: Mapping[str, list[Target]], chance: random.Random
 ) -> None:
-    match = [_match(key, chance) for key in table.keys]
+    match = [any_match(key, chance) for key in table.keys]
     priority = chance.randrange(1, 100)
     if table.profile is not None:
         plane.insert(table.name, match, priority=priority, target=chance.choice(targets[table.profile]))
@@ -98,12 +98,15 @@ def few_values(width: int, chance: random.Random) -> int:
     return chance.choice([0, 1, 2, 3, 4, 5, full, 0x0A0000010A0000010A000001 & full])
 
 
-def _match(key: KeyField, chance: random.Random) -> Match:
+def any_match(key: KeyField, chance: random.Random) -> Match:
+    """Draw a match of a key field, without bits that do not matter."""
     value, full = few_values(key.width, chance), (1 << key.width) - 1
     if key.kind == "lpm":
-        return Lpm(value, chance.choice([0, key.width, chance.randrange(key.width + 1)]))
+        length = chance.choice([0, key.width, chance.randrange(key.width + 1)])
+        return Lpm(value & ~(full >> length), length)
     if key.kind == "ternary":
-        return Ternary(value, chance.choice([0, full, chance.getrandbits(key.width)]))
+        mask = chance.choice([0, full, chance.getrandbits(key.width)])
+        return Ternary(value & mask, mask)
     if key.kind == "range":
         other = few_values(key.width, chance)
         return Range(min(value, other), max(value, other))
