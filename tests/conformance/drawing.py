@@ -36,13 +36,19 @@ class Drawing:
         self._chance = chance
         self._actions = {action.preamble.id: action for action in info.actions}
         self._profiles = {profile.preamble.id: profile for profile in info.action_profiles}
+        # A profile takes either members or one-shots.
+        self._one_shot = {
+            number
+            for number, profile in self._profiles.items()
+            if profile.with_selector and chance.random() < 0.4
+        }
 
     def updates(self) -> Iterator[Update]:
         """Yield members and groups of action profiles, then entries and defaults of tables."""
         tables = [table for table in self._info.tables if self._is_drawn(table)]
         for profile in self._profiles.values():
             table = next((table for table in tables if table.implementation_id == profile.preamble.id), None)
-            if table is not None:
+            if table is not None and profile.preamble.id not in self._one_shot:
                 yield from self._members(profile, table)
         for table in tables:
             priorities = self._chance.sample(range(1, 100), ENTRIES)
@@ -103,12 +109,12 @@ class Drawing:
         profile = self._profiles.get(table.implementation_id)
         if profile is None:
             entry.action.action.CopyFrom(self._call(calls))
-        elif not profile.with_selector or self._chance.random() < 0.3:
-            entry.action.action_profile_member_id = self._chance.choice(MEMBERS)
-        elif self._chance.random() < 0.5:
-            entry.action.action_profile_group_id = self._chance.choice(MEMBERS)
-        else:
+        elif profile.preamble.id in self._one_shot:
             for _ in range(self._chance.randint(1, 3)):
                 action = entry.action.action_profile_action_set.action_profile_actions.add(weight=1)
                 action.action.CopyFrom(self._call(calls))
+        elif not profile.with_selector or self._chance.random() < 0.5:
+            entry.action.action_profile_member_id = self._chance.choice(MEMBERS)
+        else:
+            entry.action.action_profile_group_id = self._chance.choice(MEMBERS)
         return entry
