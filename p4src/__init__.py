@@ -36,12 +36,12 @@ MAX_MESSAGE_PACKETS = 64
 
 
 def source_files() -> list[Path]:
-    """Every P4 file of the program, in a fixed order."""
+    """Return every P4 file of the program, in a fixed order."""
     return sorted(ROOT.glob("*.p4")) + sorted((ROOT / "include").glob("*.p4"))
 
 
 def sources_hash() -> str:
-    """SHA-256 over names and contents of the P4 files, in hexadecimal."""
+    """Return the SHA-256 over names and contents of the P4 files, in hexadecimal."""
     digest = hashlib.sha256()
     for path in source_files():
         content = path.read_bytes()
@@ -51,7 +51,7 @@ def sources_hash() -> str:
 
 
 def built_from() -> dict[str, str]:
-    """What build/ was made from: `sources_sha256` and `p4c_version`."""
+    """Return what build/ was made from: `sources_sha256` and `p4c_version`."""
     record: dict[str, str] = json.loads(SOURCES_PATH.read_text())
     return record
 

@@ -150,7 +150,7 @@ def packets(
 
 @app.command("list")
 def show(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """The packet faults there are, and how many packets each has struck."""
+    """List the packet faults there are, and how many packets each has struck."""
     rows: list[dict[str, Any]] = []
     for number, fault, struck in ClusterFaults(state.running(cluster)).faults():
         row = {"number": number, **fault.encode(), "struck": struck}

@@ -75,7 +75,7 @@ LINKS = (
 
 @app.command("flows")
 def flows(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """The RoCE connections that the switches aggregate."""
+    """Show the RoCE connections that the switches aggregate."""
     with client(cluster) as admin:
         rows = [flow_row(flow) for flow in admin.flows(job)]
     output.show_rows(rows, FLOWS, title="Flows", as_json=json, hint=_NO_JOB)
@@ -88,7 +88,7 @@ def slots(
     cluster: ClusterOption = None,
     json: JsonFlag = False,
 ) -> None:
-    """The aggregators: whose each is, which message it holds, who has contributed, for how long."""
+    """Show the aggregators: whose each is, which message it holds, who has contributed, for how long."""
     with client(cluster) as admin:
         rows = [slot_row(slot) for slot in admin.slots(job, all=unused)]
     output.show_rows(rows, SLOTS, title="Slots", as_json=json, hint=_NO_JOB)
@@ -96,7 +96,7 @@ def slots(
 
 @app.command("counters")
 def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """The counters of each flow: what the switches did with its packets."""
+    """Show the counters of each flow: what the switches did with its packets."""
     with client(cluster) as admin:
         rows = [counters_row(flow) for flow in admin.counters(job)]
     counted = _counted(rows)
@@ -117,7 +117,7 @@ def counters(job: JobOption = "", cluster: ClusterOption = None, json: JsonFlag 
 
 @app.command("ports")
 def ports(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """The switches' ports, who is behind them, and what went through."""
+    """Show the switches' ports, who is behind them, and what went through."""
     with client(cluster) as admin:
         rows = [port_row(port) for port in admin.ports()]
     output.show_rows(rows, PORTS, title="Ports", as_json=json)
@@ -125,7 +125,7 @@ def ports(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
 
 @app.command("links")
 def links(cluster: ClusterOption = None, json: JsonFlag = False) -> None:
-    """The links between switches: up or down, and what went over them each way."""
+    """Show the links between switches: up or down, and what went over them each way."""
     running = state.running(cluster)
     with client(cluster) as admin:
         known = {(link.a, link.b): link for link in admin.links()}

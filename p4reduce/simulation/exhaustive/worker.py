@@ -81,8 +81,8 @@ class WorkerFacts:
     for all that was sent to arrive. `generation`: its connection's, None if it has none; `newest`: that of
     its newest connection; `members`: its job's workers, as they joined. `finished`: the number of finished
     collectives; `results`: the generations in which the user's results were made. `beat`: its next heartbeat,
-    without a number. `timer`: "", "open" or "ask". `told`: why it has no job any more; `over`: it does nothing
-    more.
+    without a number. `timer`: "", "open" or "ask". `told`: why it has no job any more; `over`: it does
+    nothing more.
     """
 
     state: str
