@@ -111,7 +111,7 @@ def rack(
     cluster: Name = "rack",
     wanted: Wanted,
 ) -> None:
-    """A rack: hosts on one switch, with a controller; stays up with a prompt until you leave it."""
+    """Launch a rack: hosts on one switch, with a controller; it stays up with a prompt until you leave it."""
     options = RackOptions(name=cluster, hosts=hosts, **wanted.common(rate=rate, hosts=hosts))
     stay(options, _commands(context), detach=wanted.detach)
 
@@ -135,7 +135,7 @@ def spine_leaf(
     cluster: Name = "spine-leaf",
     wanted: Wanted,
 ) -> None:
-    """Racks whose switches have an uplink to each spine; stays up with a prompt until you leave it."""
+    """Launch racks with uplinks from each switch to each spine; they stay up with a prompt until you leave it."""
     counts = parse_host_counts(hosts, leaves=leaves)
     total = counts if isinstance(counts, int) else sum(counts)
     options = SpineLeafOptions(
@@ -157,7 +157,7 @@ def file(
     tls: fabrics.Tls = False,
     detach: Detach = False,
 ) -> None:
-    """The cluster that a cluster file describes, with its jobs created; 'up CLUSTER.yaml' for short.
+    """Launch the cluster that a cluster file describes, with its jobs; 'up CLUSTER.yaml' for short.
 
     Workloads are not run: 'p4reduce run' does that.
     """
