@@ -135,7 +135,7 @@ def spine_leaf(
     cluster: Name = "spine-leaf",
     wanted: Wanted,
 ) -> None:
-    """Launch racks with uplinks from each switch to each spine; they stay up with a prompt until you leave it."""
+    """Launch racks with uplinks to each spine; they stay up with a prompt until you leave it."""
     counts = parse_host_counts(hosts, leaves=leaves)
     total = counts if isinstance(counts, int) else sum(counts)
     options = SpineLeafOptions(

@@ -1,4 +1,4 @@
-"""Which gradients are reduced together: the buckets of PyTorch's DistributedDataParallel (DDP).
+"""Buckets, the gradients that are reduced together, as those of PyTorch's DistributedDataParallel (DDP).
 
 DDP's `compute_bucket_assignment_by_size` (torch/csrc/distributed/c10d/reducer.cpp) goes through the
 gradients in the order in which they become ready and closes a bucket as soon as it holds at least its limit.
@@ -39,7 +39,7 @@ class Bucket:
 def buckets(
     workload: Workload, *, cap_bytes: int | None = None, first_bytes: int | None = None
 ) -> tuple[Bucket, ...]:
-    """The workload's buckets in the order in which they become ready.
+    """Return the workload's buckets in the order in which they become ready.
 
     `cap_bytes` is when a bucket is full (25 MiB; with 0, each layer is a bucket), `first_bytes` the same for
     the first one. As in DDP, that is 1 MiB only if `cap_bytes` is not given either.

@@ -40,7 +40,7 @@ _LAYER_OF_COLLECTIVE: Final = re.compile(r"COMM_COLL_NODE_(.+?)_*(?:ALLREDUCE|AL
 
 
 def from_binary(content: bytes, *, name: str, where: str, dtype: str | None = None) -> Workload:
-    """The workload of a trace's (uncompressed) content; `where` names it in errors.
+    """Return the workload of a trace's (uncompressed) content; `where` names it in errors.
 
     `dtype` is what its bytes were, where it does not tell; float32 if not given.
     """
@@ -48,7 +48,7 @@ def from_binary(content: bytes, *, name: str, where: str, dtype: str | None = No
 
 
 def from_json(text: str, *, name: str, where: str, dtype: str | None = None) -> Workload:
-    """The same of a trace as JSON."""
+    """Return the workload of a trace as JSON; see `from_binary`."""
     return _workload(nodes_of_json(text, where=where), name=name, where=where, dtype=dtype)
 
 

@@ -48,7 +48,7 @@ class Node:
 
 
 def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
-    """The nodes of a trace's (uncompressed) content; `where` names it in errors."""
+    """Return the nodes of a trace's (uncompressed) content; `where` names it in errors."""
     nodes: list[Node] = []
     for number, encoded in enumerate(_delimited(content, where=where)):
         message: Any = pb.GlobalMetadata() if number == 0 else pb.Node()
@@ -66,7 +66,7 @@ def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
 
 
 def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
-    """The nodes of a trace as JSON: messages one after the other (chakra_jsonizer), or a `workload_graph`."""
+    """Return a trace's nodes from JSON: messages one after the other (chakra_jsonizer), or a `workload_graph`."""
     documents = list(_documents(text, where=where))
     first = documents[0] if documents else {}
     if "workload_graph" in first:
@@ -153,7 +153,7 @@ def _node(message: pb.Node) -> Node:
 
 
 def _graph_node(entry: Any, *, where: str, number: int) -> Node:
-    """A node of the JSON that Chakra's feeder (src/feeder/json_node.cpp) reads."""
+    """Read a node of the JSON that Chakra's feeder (src/feeder/json_node.cpp) reads."""
     try:
         return Node(
             int(entry["Id"]),

@@ -23,7 +23,7 @@ _FORMAT: Final = "each line is numel,forward_ns,backward_ns, or name,numel,forwa
 
 
 def from_text(text: str, *, name: str, where: str, dtype: str = GRADIENTS[0]) -> Workload:
-    """The workload of a file's text; `where` names it in errors, `dtype` is the gradients'."""
+    """Return the workload of a file's text; `where` names it in errors, `dtype` is the gradients'."""
     columns: list[str] | None = None
     layers: list[Layer] = []
     for at, cells in _lines(text, where=where):
@@ -51,7 +51,7 @@ def _lines(text: str, *, where: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(cells: list[str], *, at: str) -> list[str]:
-    """What the columns are, from the first line."""
+    """Return the columns' names, in their order, from the first line."""
     names = [cell.lower() for cell in cells]
     if "numel" in names:
         unknown = [cell for cell in names if cell not in _COLUMNS]
@@ -78,7 +78,7 @@ def _layer(cells: list[str], columns: list[str], *, index: int, at: str) -> Laye
 
 
 def _number(text: str, column: str, *, at: str) -> int:
-    """A whole number; times may have fractions (`1.5e6`), which are rounded."""
+    """Read a whole number; times may have fractions (`1.5e6`), which are rounded."""
     try:
         value = float(text)
         if math.isfinite(value) and (column != "numel" or value == int(value)):

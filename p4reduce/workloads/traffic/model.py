@@ -65,7 +65,7 @@ class Workload:
 
     @property
     def gradient_bytes(self) -> int:
-        """What an iteration leaves to be summed."""
+        """Number of bytes that an iteration leaves to be summed."""
         return self.numel * self.element_bytes
 
     @property
@@ -77,7 +77,7 @@ class Workload:
         return sum(layer.backward_ns for layer in self.layers)
 
     def scaled(self, factor: float) -> Workload:
-        """The same with all computing `factor` times as long; 0 leaves communication alone."""
+        """Return the same model with all computing `factor` times as long; 0 leaves communication alone."""
         if not 0 <= factor < float("inf"):
             raise WorkloadError(f"computing cannot be scaled by {factor}: take 0 or a positive number")
         return replace(
@@ -94,14 +94,14 @@ class Workload:
 
 
 def gradient_type(name: str) -> str:
-    """An element type that gradients may have, by name. WorkloadError lists them."""
+    """Return an element type that gradients may have, by name. WorkloadError lists them."""
     if name.lower() not in GRADIENTS:
         raise WorkloadError(f"gradients cannot be {name!r}; there are {', '.join(GRADIENTS)}")
     return name.lower()
 
 
 def type_of_trace(recorded: Collection[str], asked: str | None, *, where: str) -> str:
-    """What a trace's gradients are played as: what it recorded, if it did.
+    """Return the type that a trace's gradients are played as: the recorded one, if there is one.
 
     `asked` is for traces that do not tell, and for those with gradients of several types or of one that is
     not summed here. WorkloadError where it contradicts, or is needed and missing.

@@ -1,4 +1,4 @@
-"""From what a user says to a workload: a bundled model's name, or a file, known by what is in it."""
+"""Workloads by what a user names: a bundled model, or a file, whose content tells its format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: Final = (
 def workload_of(
     text: str, *, batch: int | None = None, teraflops: float | None = None, dtype: str | None = None
 ) -> Workload:
-    """The workload that `text` names. WorkloadError if there is none, or it is malformed.
+    """Return the workload that `text` names. WorkloadError if there is none, or it is malformed.
 
     `batch` (samples a worker) and `teraflops` (10**12 operations a second that a worker sustains) are for
     bundled models, whose times are computed; files have their own times. `dtype` is the gradients' (float32):
@@ -60,7 +60,7 @@ def workload_of(
 
 
 def is_capture(path: Path) -> bool:
-    """Whether a file is a pcap or pcapng capture, by its first bytes. False where it cannot be read."""
+    """Tell whether a file is a pcap or pcapng capture, by its first bytes. False where it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(4) in _CAPTURES
@@ -110,6 +110,6 @@ def _spelling(text: str) -> str:
 
 
 def _bundled_name(text: str) -> str | None:
-    """The bundled model that is meant; `ResNet50` means resnet-50."""
+    """Return the name of the bundled model that is meant; `ResNet50` means resnet-50."""
     bare = re.sub(r"[-_ ]", "", _spelling(text))
     return next((model for model in MODELS if model.replace("-", "") == bare), None)

@@ -40,7 +40,7 @@ class Parameter:
 
     @property
     def module(self) -> str:
-        """What the tensor belongs to: `features.0` of `features.0.bias`."""
+        """The module that the tensor belongs to: `features.0` of `features.0.bias`."""
         return self.name.rpartition(".")[0]
 
 
@@ -57,7 +57,7 @@ class Table:
 
 
 def table(name: str) -> Table:
-    """A bundled model's table. WorkloadError if there is none of that name."""
+    """Return a bundled model's table. WorkloadError if there is none of that name."""
     if name not in MODELS:
         raise WorkloadError(f"{name!r} is no bundled model: there are {', '.join(MODELS)}")
     lines = (_FOLDER / f"{name}.csv").read_text(encoding="utf-8").splitlines()
@@ -78,7 +78,7 @@ def table(name: str) -> Table:
 def bundled(
     name: str, *, batch: int | None = None, teraflops: float = TERAFLOPS, dtype: str = GRADIENTS[0]
 ) -> Workload:
-    """A bundled model as a workload: a layer for each parameter tensor, in forward order.
+    """Return a bundled model as a workload: a layer for each parameter tensor, in forward order.
 
     `batch` is each worker's (the table's by default); `teraflops` is what a worker sustains, in 10**12
     floating-point operations a second. `dtype` is the gradients', and changes no time of computing.
@@ -106,7 +106,7 @@ def bundled(
 
 
 def _in_forward_order(module: list[Parameter]) -> list[Parameter]:
-    """A module's tensors so that autograd hands their gradients over from the last to the first.
+    """Order a module's tensors so that autograd hands over their gradients from the last to the first.
 
     That is the order of registration (bias first, then weight), but for convolutions the other way round.
     """

@@ -207,7 +207,7 @@ class Trace:
 
 
 def _forward_thread(function: Event) -> str:
-    """The thread that a function names as that of its operator, by PyTorch's own number."""
+    """Return the thread that a function names as that of its operator, by PyTorch's own number."""
     return str(function.args.get("Fwd thread id"))
 
 
@@ -226,7 +226,7 @@ def _functions(operators: Sequence[Event], parents: dict[Event, Event | None]) -
 
 
 def _parents(events: Iterable[Event]) -> dict[Event, Event | None]:
-    """The innermost event of its thread around each one."""
+    """Return, for each event, the innermost one of its thread around it."""
     parents: dict[Event, Event | None] = {}
     stacks: dict[Thread, list[Event]] = {}
     for event in events:

@@ -1,4 +1,4 @@
-"""Whose the gradients of an iteration are that torch.profiler recorded.
+"""Parameters that the gradients of an iteration belong to, in a trace of torch.profiler.
 
 A trace tells when autograd handed a gradient over, its shape, and whether it was added to one that was there;
 it does not tell whose it is. So:
@@ -97,7 +97,7 @@ def reentrant_inputs(trace: Trace, caller: Event, gradients: Sequence[Event]) ->
 
 
 def sign_of(event: Event | None) -> str:
-    """The shape and the type of an operator's first argument, as they were recorded."""
+    """Return the shape and the type of an operator's first argument, as they were recorded."""
     args = {} if event is None else event.args
     first = [value[:1] for key in ("Input Dims", "Input type") if isinstance(value := args.get(key), list)]
     return str(first)

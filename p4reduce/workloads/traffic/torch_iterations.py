@@ -127,7 +127,7 @@ def _pass(trace: Trace, functions: Iterable[Event]) -> Pass:
 
 
 def _calling_thread(trace: Trace, differentiated: set[Number | None]) -> Thread | None:
-    """The thread of forward passes. Others, as a loader's, have sequence numbers of their own."""
+    """Return the thread of forward passes. Others, as a loader's, have sequence numbers of their own."""
     labels = (it for it in trace.labels if it.name.startswith((PROFILER_STEP, OPTIMIZER)))
     threads = Counter(label.thread for label in labels) or Counter(
         event.thread

@@ -48,14 +48,14 @@ _TYPES: Final = {"float": "float32", "c10::Half": "float16", "c10::BFloat16": "b
 
 
 def is_trace(document: object) -> bool:
-    """Whether a JSON document is a Chrome trace: an object with traceEvents, or a list of events."""
+    """Tell whether a JSON document is a Chrome trace: an object with traceEvents, or a list of events."""
     if isinstance(document, list):
         return bool(document) and isinstance(document[0], dict) and "ph" in document[0]
     return isinstance(document, dict) and "traceEvents" in document
 
 
 def from_text(text: str, *, name: str, where: str, dtype: str | None = None) -> Workload:
-    """The workload of a trace; `where` names it in errors.
+    """Return the workload of a trace; `where` names it in errors.
 
     `dtype` is the gradients', where it does not tell; float32 if not given.
     """
@@ -71,7 +71,7 @@ def from_text(text: str, *, name: str, where: str, dtype: str | None = None) -> 
 
 
 def from_document(document: Any, *, name: str, where: str, dtype: str | None = None) -> Workload:
-    """The same of parsed JSON for which `is_trace` holds."""
+    """Return the workload of parsed JSON for which `is_trace` holds."""
     trace = Trace(events_of(document, where=where))
     handed_over = _handed_over(trace, where=where)
     iteration = last_iteration(trace, where=where)
@@ -231,7 +231,7 @@ class _Times:
 
 
 def _next_gradients(trace: Trace, iteration: Iteration) -> dict[Number | None, int]:
-    """By number of a forward operator: the gradient that its function comes before, in its first pass."""
+    """Return, by number of a forward operator, the gradient that its function precedes, in its first pass."""
     index_of = {
         function: index
         for index, gradient in enumerate(iteration.gradients)
@@ -251,7 +251,7 @@ def _next_gradients(trace: Trace, iteration: Iteration) -> dict[Number | None, i
 
 
 def _operators(trace: Trace, iteration: Iteration) -> list[str]:
-    """By gradient: the operator whose backward computed it last."""
+    """Return, by gradient, the operator whose backward computed it last."""
     by_number: dict[Number, list[Event]] = {}
     for event in trace.operators:
         number = trace.number(event)
