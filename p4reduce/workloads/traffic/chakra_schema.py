@@ -66,7 +66,7 @@ def nodes_of_binary(content: bytes, *, where: str) -> tuple[Node, ...]:
 
 
 def nodes_of_json(text: str, *, where: str) -> tuple[Node, ...]:
-    """Return a trace's nodes from JSON: messages one after the other (chakra_jsonizer), or a `workload_graph`."""
+    """Return a trace's nodes from JSON: messages in turn (chakra_jsonizer), or a `workload_graph`."""
     documents = list(_documents(text, where=where))
     first = documents[0] if documents else {}
     if "workload_graph" in first:
