@@ -8,6 +8,7 @@
 # make mutants   change the tables and machines that decide, one thing at a time: who finds it? (ONLY=host_agent/member.py)
 # make check  what a contributor runs: format, lint, types, quick tests
 # make gloo   PyTorch, whose Gloo 'p4reduce compare' can hold itself against
+# make frameworks   Lightning, accelerate, transformers and DeepSpeed, and the tests of their recipes (docs/frameworks.md)
 # make pages  build/pages/*.html: the protocol, packet by packet (examples/protocol)
 # make dist   dist/*.tar.gz, and dist/*.whl made of it                make setup / make clean
 #
@@ -19,7 +20,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Compiled modules are kept: otherwise every process that a test starts, and every run of pytest, makes all of them.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: demo test test-long test-loaded test-roce soak sanitize mutants roce-image roce-system gloo check pages dist clean setup
+.PHONY: demo test test-long test-loaded test-roce soak sanitize mutants roce-image roce-system gloo frameworks check pages dist clean setup
 
 VENV ?= .venv
 # Tests at once: those of emulated clusters mostly wait.
@@ -82,6 +83,9 @@ check: $(STAMPS)/dev $(STAMPS)/native
 	@$(BIN)/python -m pytest -q -m "not emulation and not slow and not long and not roce" --hypothesis-profile=quick -n 3 --dist loadfile $(TEST)
 
 gloo: $(STAMPS)/gloo
+
+frameworks: $(STAMPS)/frameworks $(STAMPS)/native
+	@$(BIN)/python -m pytest tests/e2e/test_frameworks.py $(TEST)
 
 pages: $(patsubst examples/protocol/%.json,build/pages/%.html,$(wildcard examples/protocol/*.json))
 
@@ -175,6 +179,12 @@ $(STAMPS)/gloo-if-small: | $(STAMPS)/run
 	@echo "== installing PyTorch into $(VENV), if there is a build without CUDA"
 	@$(BIN)/python -c 'import torch' 2>/dev/null || $(PIP) install $(TORCH_WITHOUT_CUDA) 2>/dev/null || \
 	    echo "   pip has none: tests with Gloo skip themselves; 'make gloo' installs PyPI's build"
+	@touch $@
+
+# After PyTorch, or pip would choose a build of it for what the frameworks need.
+$(STAMPS)/frameworks: setup.cfg pyproject.toml | $(STAMPS)/test $(STAMPS)/gloo-if-small
+	@echo "== installing Lightning, accelerate, transformers and DeepSpeed into $(VENV)"
+	@$(PIP) install 'p4reduce[frameworks]'
 	@touch $@
 
 $(STAMPS)/dev: setup.cfg pyproject.toml | $(STAMPS)/test
