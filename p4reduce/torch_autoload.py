@@ -39,7 +39,7 @@ def register() -> None:
 
 
 def _take_the_place_of_gloo(torch: Any) -> None:
-    """Give scripts p4reduce where they ask for Gloo, or for nothing where there is no CUDA.
+    """Give scripts p4reduce where they ask for Gloo, or for nothing where there are CPUs alone.
 
     Some libraries know only backends of names of their own, and let nobody say another.
     """
@@ -47,11 +47,11 @@ def _take_the_place_of_gloo(torch: Any) -> None:
     init, new = c10d.init_process_group, c10d.new_group
 
     def taken(backend: Any) -> Any:
-        name = "" if backend is None else str(backend).lower()
-        if name in ("gloo", "cpu:gloo"):
+        named = [name.rpartition(":")[::2] for name in str(backend or "").lower().split(",")]  # (device, backend)
+        if all(name == "gloo" for _, name in named):
             return BACKEND
-        by_device = name in ("", "cpu:gloo,cuda:nccl", "cuda:nccl,cpu:gloo")
-        return BACKEND if by_device and not torch.cuda.is_available() else backend
+        on_cpus = not backend or ("cpu", "gloo") in named
+        return BACKEND if on_cpus and not torch.accelerator.is_available() else backend
 
     @functools.wraps(init)
     def init_process_group(backend: Any = None, *arguments: Any, **named: Any) -> Any:

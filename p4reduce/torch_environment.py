@@ -89,7 +89,8 @@ def adopt(environment: MutableMapping[str, str]) -> None:
 
 def gpus_per_machine(environment: Mapping[str, str]) -> int:
     """How many of the run's processes each machine has; one where the launcher does not say."""
-    said = environment.get("LOCAL_WORLD_SIZE", "1")
+    # DeepSpeed's launcher has torchrun's names but for this one.
+    said = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE", "1")
     return int(said) if said.isdigit() and int(said) > 0 else 1
 
 

@@ -41,7 +41,8 @@ def main() -> None:
             optimizer.step()
             step += 1
             mean = accelerator.reduce(loss.detach(), reduction="mean")
-            accelerator.print(f"step {step}: loss {mean:.6f}")
+            if accelerator.is_main_process:
+                print(f"step {step}: loss {mean:.6f}", flush=True)
             if step == given.steps:
                 break
     accelerator.end_training()

@@ -85,7 +85,9 @@ def test_the_order_of_imports_does_not_matter(first: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", ["gloo", "", "GLOO", "cpu:gloo", "init_device_mesh"])
+@pytest.mark.parametrize(
+    "asked", ["gloo", "", "GLOO", "cpu:gloo", "cpu:gloo,cuda:gloo", "cuda:nccl,cpu:gloo", "init_device_mesh"]
+)
 def test_who_asks_for_gloo_or_nothing_gets_p4reduce_where_the_launcher_says_so(asked: str) -> None:
     """Libraries that import the functions before or after; groups of the first one's."""
     begin = {

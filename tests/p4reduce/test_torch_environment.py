@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from p4reduce.torch_environment import adopt, job_of, run_of
+from p4reduce.torch_environment import adopt, gpus_per_machine, job_of, run_of
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RUN_ID": "7f2c"}
 OPEN_MPI = {
@@ -103,3 +103,17 @@ def test_processes_on_several_machines_need_to_be_told_the_address() -> None:
 def test_a_jobs_name(environment: dict[str, str], run: str, job: str) -> None:
     assert run_of(environment) == run
     assert job_of(environment) == job
+
+
+@pytest.mark.parametrize(
+    ("environment", "gpus"),
+    [
+        ({"LOCAL_WORLD_SIZE": "4"}, 4),
+        ({"LOCAL_WORLD_SIZE": "4", "LOCAL_SIZE": "2"}, 4),
+        ({"RANK": "1", "LOCAL_RANK": "1", "LOCAL_SIZE": "2"}, 2),  # DeepSpeed's launcher
+        ({"LOCAL_SIZE": "many"}, 1),
+        ({}, 1),
+    ],
+)
+def test_processes_of_a_machine_share_its_link(environment: dict[str, str], gpus: int) -> None:
+    assert gpus_per_machine(environment) == gpus
