@@ -47,7 +47,9 @@ def _take_the_place_of_gloo(torch: Any) -> None:
     init, new = c10d.init_process_group, c10d.new_group
 
     def taken(backend: Any) -> Any:
-        named = [name.rpartition(":")[::2] for name in str(backend or "").lower().split(",")]  # (device, backend)
+        named = [
+            name.rpartition(":")[::2] for name in str(backend or "").lower().split(",")
+        ]  # (device, backend)
         if all(name == "gloo" for _, name in named):
             return BACKEND
         on_cpus = not backend or ("cpu", "gloo") in named
