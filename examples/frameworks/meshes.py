@@ -21,19 +21,19 @@ WIDTH = 32
 
 
 def network() -> nn.Sequential:
-    """The same on all ranks."""
+    """Make a network, the same on all ranks."""
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.Tanh(), nn.Linear(4 * WIDTH, WIDTH), nn.Tanh())
 
 
 def with_ddp(mesh: DeviceMesh) -> tuple[nn.Module, DeviceMesh]:
-    """All ranks have the whole network, and examples of their own."""
+    """Give all ranks the whole network, and examples of their own."""
     flat = mesh._flatten("all")
     return DistributedDataParallel(network(), device_mesh=flat), flat
 
 
 def with_fsdp(mesh: DeviceMesh) -> tuple[nn.Module, DeviceMesh]:
-    """Ranks of a row have a part of each layer each; rows have the same (HSDP)."""
+    """Give each rank of a row a part of each layer, and all rows the same (HSDP)."""
     model = network()
     for layer in (model[0], model[2]):
         fully_shard(layer, mesh=mesh)
@@ -41,7 +41,7 @@ def with_fsdp(mesh: DeviceMesh) -> tuple[nn.Module, DeviceMesh]:
 
 
 def with_tensor_parallelism(mesh: DeviceMesh) -> tuple[nn.Module, DeviceMesh]:
-    """Ranks of a row compute each layer together, for the same examples; columns have other examples."""
+    """Let a row's ranks compute each layer together, for the same examples, and rows have other ones."""
     model = parallelize_module(network(), mesh["model"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
     return fully_shard(model, mesh=mesh["data"]), mesh["data"]
 

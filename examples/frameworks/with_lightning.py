@@ -18,7 +18,7 @@ WIDTH = 16
 
 
 class Turned(lightning.LightningModule):  # type: ignore[misc]
-    """Learns to give its input back in reverse."""
+    """A network that learns to give its input back in reverse."""
 
     def __init__(self) -> None:
         super().__init__()

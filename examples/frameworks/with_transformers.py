@@ -30,7 +30,7 @@ class Counting(Dataset):  # type: ignore[misc]
 
 
 class Losses(TrainerCallback):  # type: ignore[misc]
-    """Prints what Trainer logs: the mean loss of all ranks since it last did."""
+    """A callback that prints the loss that Trainer logs: all ranks' mean since it last did."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
         if state.is_world_process_zero and "loss" in logs:

@@ -26,7 +26,7 @@ _NOBODY = "no process group of p4reduce had a collective"
 
 
 def over_gloo(script: Path, *arguments: str, processes: int) -> str:
-    """What a script prints under torchrun, which knows nothing of p4reduce."""
+    """Run a script under torchrun, which knows nothing of p4reduce, and return what it prints."""
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), str(script)]
     done = subprocess.run(
         [sys.executable, "-m", *words, *arguments],
@@ -41,7 +41,7 @@ def over_gloo(script: Path, *arguments: str, processes: int) -> str:
 
 
 def losses(printed: str) -> dict[str, float]:
-    """The loss at each step, by its words (`step 3`, `fsdp step 3`), of rank 0."""
+    """Return rank 0's loss at each step, by its words (`step 3`, `fsdp step 3`)."""
     found = re.findall(r"^(?:h1 \| )?((?:\w+ )?step \d+): loss ([\d.]+)$", printed, re.MULTILINE)
     return {step: float(loss) for step, loss in found}
 
