@@ -151,6 +151,30 @@ class ByGloo:
 
     # Copies
 
+    def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> Work:
+        into = [_sendable(t) for t in tensors]
+        return self._work("broadcast", self.group.broadcast(into, opts), tensors, into)
+
+    def all_gather(
+        self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
+    ) -> Work:
+        """One call of Gloo's for each input: it takes several by another name, of fewer types."""
+        into = [[_sendable(t) for t in row] for row in outputs]
+        flat, filled = ([t for row in rows for t in row] for rows in (outputs, into))
+        return self._awaited("all_gather", self._gathered(into, inputs), flat, filled)
+
+    def all_gather_into(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> Work:
+        into = [_flat(_sendable(t)) for t in outputs]
+        rows = [list(whole.split(whole.numel() // self.group.size() or 1)) for whole in into]
+        return self._awaited("all_gather", self._gathered(rows, inputs), outputs, into)
+
+    def _gathered(
+        self, rows: Sequence[list[torch.Tensor]], inputs: Sequence[torch.Tensor]
+    ) -> list[Future[Any]]:
+        pairs = [(row, _flat(_sendable(t))) for row, t in zip(rows, inputs, strict=True) if t.numel()]
+        shaped = [([one.view(-1) for one in row], t) for row, t in pairs]
+        return [self._future(self.group.allgather([row], [t])) for row, t in shaped]
+
     def gather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any
     ) -> Work:
@@ -200,6 +224,10 @@ class ByGloo:
         return self._received(tensors, lambda into: self.group.recv_anysource(into, tag))
 
     # Barriers
+
+    def barrier(self, opts: Any = None) -> Work:
+        made = self.group.barrier(opts or c10d.BarrierOptions())
+        return self._work("barrier", made, [], [])
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
         """Names who does not come."""

@@ -88,26 +88,28 @@ class Collectives:
     # Copies
 
     def broadcast(self, tensors: Any, opts: Any) -> Any:
-        return self.group.broadcast(_list(tensors), opts.rootRank)
+        tensors = _list(tensors)
+        return self.group.broadcast(tensors, opts.rootRank) or self.group.gloo.broadcast(tensors, opts)
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self.group.all_gather(outputs, inputs)
+        return self.group.all_gather(outputs, inputs) or self.group.gloo.all_gather(outputs, inputs)
 
     def allgather_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
         rows = [[of_rank[i] for of_rank in outputs] for i in range(len(inputs))]  # by rank first, here alone
-        return self.group.all_gather(rows, inputs)
+        return self.allgather(rows, inputs)
 
     def all_gather_single(self, output: Any, source: Any, opts: Any = None) -> Any:
-        return self.group.all_gather_into([output], [source])
+        return self.all_gather_single_coalesced([output], [source])
 
     def all_gather_single_coalesced(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        return self.group.all_gather_into(outputs, inputs)
+        done = self.group.all_gather_into(outputs, inputs)
+        return done or self.group.gloo.all_gather_into(outputs, inputs)
 
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def barrier(self, opts: Any = None) -> Any:
-        return self.group.barrier()
+        return self.group.barrier() or self.group.gloo.barrier(opts)
 
     # What no switch does
 

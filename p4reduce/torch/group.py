@@ -3,7 +3,8 @@
 - all_reduce, reduce, reduce_scatter: by the job for SUM, AVG, MAX and MIN of float32, float16, bfloat16 and
   int32, the rest by Gloo (`routes.py`);
 - broadcast, all_gather: by the job, as bytes of any type, and barrier;
-- gather, scatter, all_to_all, send and receive: by Gloo.
+- gather, scatter, all_to_all, send and receive: by Gloo;
+- all of a group that has more ranks on one machine than on another: by Gloo.
 
 The default group's job is joined when the group is made, another's at its first collective. A group of one
 rank has none (`alone.py`).
@@ -116,7 +117,11 @@ class Group:
     ) -> None:
         self.rank, self.size, self.name, self.timeout = rank, size, name, timeout
         self.options, self.store = options, store
-        self.routes = Routes(name, says=rank == 0)
+        self._ranks = ranks or range(size)
+        self._on_machine = environment.gpus_per_machine(os.environ)
+        self._on_each = environment.ranks_on_each(self._ranks, self._on_machine)
+        no_job = self._unevenness() if ranks and self._on_each is None else ""
+        self.routes = Routes(name, says=rank == 0, no_job=no_job)
         self.controller = options.address()
         epoch = _epoch(store, size)
         self.job = _agreed_job(store, rank=rank, epoch=epoch, group=name if ranks else "", options=options)
@@ -131,7 +136,7 @@ class Group:
             name=name,
             abort=self.abort,
         )
-        self._join, self._ranks = join, ranks or range(size)
+        self._join = join
         self._line = Line(name, self._joined, timeout_s=timeout.total_seconds(), lost=_default_groups_failure)
         self._staging: dict[torch.device, Staging] = {}
         self._under_way: weakref.WeakSet[Work] = weakref.WeakSet()
@@ -145,6 +150,8 @@ class Group:
         elif not ranks:
             # What is wrong with it, the user hears at once.
             self._line.begin(min(_ALL_HERE_S, timeout.total_seconds()))
+        if no_job:
+            _end_with_default_group(self._gloo)
 
     @property
     def communicator(self) -> Collectives | None:
@@ -198,16 +205,18 @@ class Group:
         outputs = tensors if self.rank == root else []
         return self._out_of_place("reduce", tensors, self._numbers, call, [[t] for t in outputs], tensors)
 
-    def broadcast(self, tensors: Tensors, root: int) -> Work:
+    def broadcast(self, tensors: Tensors, root: int) -> Work | None:
         """The root's bytes in everybody's tensors."""
         require_dense(tensors, "broadcast")
+        if not self.routes.copied("broadcast"):
+            return None
 
         def call(array: Any) -> Call:
             return lambda c: c.broadcast(array, root, out=array, async_op=True)
 
         return self._in_place("broadcast", tensors, raw, call)
 
-    def all_gather(self, outputs: Sequence[Tensors], inputs: Tensors) -> Work:
+    def all_gather(self, outputs: Sequence[Tensors], inputs: Tensors) -> Work | None:
         """`outputs[i][rank]`: that rank's `inputs[i]`."""
         for row, tensor in zip(outputs, inputs, strict=True):
             require_dense([*row, tensor], "all_gather")
@@ -218,11 +227,13 @@ class Group:
                     f"all_gather: {self.size} outputs of {tensor.numel()} elements of {tensor.dtype} are "
                     f"needed, as the input is; given: {', '.join(f'{t.numel()} of {t.dtype}' for t in row)}"
                 )
+        if not self.routes.copied("all_gather"):
+            return None
         return self._out_of_place(
             "all_gather", inputs, raw, _gather, outputs, [t for row in outputs for t in row]
         )
 
-    def all_gather_into(self, outputs: Tensors, inputs: Tensors) -> Work:
+    def all_gather_into(self, outputs: Tensors, inputs: Tensors) -> Work | None:
         """`outputs[i]`: all ranks' `inputs[i]`, one behind the other."""
         require_dense([*outputs, *inputs], "all_gather")
         for output, tensor in zip(outputs, inputs, strict=True):
@@ -231,6 +242,8 @@ class Group:
                     f"all_gather: an output of {self.size} times {tensor.numel()} elements of {tensor.dtype} "
                     f"is needed, not of {output.numel()} of {output.dtype}"
                 )
+        if not self.routes.copied("all_gather"):
+            return None
         return self._out_of_place("all_gather", inputs, raw, _gather, [[t] for t in outputs], outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], op: Any) -> Work | None:
@@ -265,8 +278,10 @@ class Group:
             "reduce_scatter", inputs, self._numbers, call, [[t] for t in outputs], outputs
         )
 
-    def barrier(self) -> Work:
+    def barrier(self) -> Work | None:
         """When all are here."""
+        if not self.routes.copied("barrier"):
+            return None
         return self._work("barrier", [lambda c: c.barrier(async_op=True)], [], Transfer(None))
 
     def kept(self, work: Any, tensors: Tensors) -> Any:
@@ -423,15 +438,18 @@ class Group:
 
     def _gpus_per_host(self) -> int:
         """How many of the group's ranks are on each machine: they share memory there."""
-        on_machine = environment.gpus_per_machine(os.environ)
-        found = environment.ranks_on_each(self._ranks, on_machine)
-        if found is None:
+        if self._on_each is None:
             raise UsageError(
-                f"process group {self.name}: not all machines (of {on_machine} ranks) have as many of its "
-                f"ranks {', '.join(map(str, self._ranks))}, one machine after the other: choose them so, or "
-                "make the group with backend='gloo'"
+                f"process group {self.name}: {self._unevenness()}: start as many on each machine, or make "
+                "the group with backend='gloo'"
             )
-        return found
+        return self._on_each
+
+    def _unevenness(self) -> str:
+        return (
+            f"not all machines (of {self._on_machine} ranks) have as many of its ranks "
+            f"{', '.join(map(str, self._ranks))}, one machine after the other"
+        )
 
     def _hear_end(self, error: CommunicatorError) -> None:
         """What goes by Gloo would wait for ranks that are not there any more."""
@@ -451,6 +469,20 @@ def _default_groups_failure() -> CommunicatorError | None:
     group = default_group()
     communicator = None if group is None or group.size == 1 else group.communicator
     return None if communicator is None else communicator.failure
+
+
+def _end_with_default_group(gloo: ByGloo) -> None:
+    """Have who waits in `gloo` hear of a rank that is gone: it has no job of its own that would tell."""
+    group = default_group()
+    communicator = None if group is None or group.size == 1 else group.communicator
+    if communicator is not None:
+        kept = weakref.ref(gloo)
+
+        def hear(error: CommunicatorError) -> None:
+            if (still := kept()) is not None:
+                completion.completer.put(lambda: still.abort(str(error)))
+
+        communicator.on_end(hear)
 
 
 def _gather(array: Any) -> Call:

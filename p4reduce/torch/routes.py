@@ -41,22 +41,28 @@ def operation_of(op: Any) -> str:
 class Routes:
     """A process group's: counts what goes by Gloo, and says so once for each kind. `by_gloo`: how often.
 
-    `says`: not where another rank does.
+    `says`: not where another rank does. `no_job`: why nothing goes by a job; empty where it does.
     """
 
-    def __init__(self, group: str, *, says: bool = True) -> None:
-        self._group, self._says = group, says
+    def __init__(self, group: str, *, says: bool = True, no_job: str = "") -> None:
+        self._group, self._says, self._no_job = group, says, no_job
         self.by_gloo: Counter[str] = Counter()
 
     def reduction(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> Reduction | None:
         """The agent's; None where Gloo has to. TypeError where neither can."""
         operation = operation_of(op)
         for tensor in tensors:
-            if not goes_by_job(tensor.dtype, operation):
+            if self._no_job or not goes_by_job(tensor.dtype, operation):
                 _require_added(kind, tensors, operation)
                 self._tell(f"{kind} {str(tensor.dtype).removeprefix('torch.')} {operation}")
                 return None
         return Reduction[operation] if operation in _OPERATIONS else None
+
+    def copied(self, kind: str) -> bool:
+        """Return whether a collective that adds nothing goes by the job; else Gloo has to."""
+        if self._no_job:
+            self._tell(kind)
+        return not self._no_job
 
     def sparse(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> None:
         """Have sparse tensors go by Gloo, which adds them and no more. TypeError."""
@@ -70,7 +76,10 @@ class Routes:
 
     def _tell(self, name: str) -> None:
         self.by_gloo[name] += 1
-        if self._says and self.by_gloo[name] == 1:
+        if self._no_job:
+            if self._says and self.by_gloo.total() == 1:
+                _LOG.warning("process group %s: %s: it goes by Gloo over TCP", self._group, self._no_job)
+        elif self._says and self.by_gloo[name] == 1:
             _LOG.warning("process group %s: no switch adds that: %s goes by Gloo over TCP", self._group, name)
 
 

@@ -172,6 +172,85 @@ def test_sparse_tensors_go_by_gloo(later: bool, caplog: pytest.LogCaptureFixture
     assert caplog.text.count("all_reduce sparse float32 SUM goes by Gloo") == 1  # by rank 0
 
 
+@pytest.fixture
+def two_a_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+
+
+@pytest.mark.usefixtures("two_a_machine")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
+def test_a_group_of_uneven_machines_goes_by_gloo(dtype: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Three ranks, two of them on one machine: each collective is right, and a note is said once."""
+    ranks = Ranks(3)
+
+    def work(rank: int) -> list[Any]:
+        group = ranks.group(rank, name="7", ranks=[0, 1, 2])
+        summed, own, sent = of(rank, dtype), of(rank, dtype), of(rank, dtype)
+        group.allreduce([summed], options(dist.AllreduceOptions)).wait()
+        group.broadcast([sent], options(dist.BroadcastOptions, root=1)).wait()
+        rows = [torch.zeros(5, 3).to(dtype).t() for _ in range(3)]
+        group.allgather([rows], [own]).wait()
+        joined = torch.zeros(9, 5).to(dtype)
+        group.all_gather_single(joined, own).wait()
+        group.allgather([[torch.empty(0)] * 3], [torch.empty(0)]).wait()
+        part = torch.zeros(1, 5).to(dtype)
+        group.reduce_scatter_single(part, own, options(dist.ReduceScatterOptions)).wait()
+        group.barrier().wait()
+        assert group.group.by_gloo["barrier"] == 1
+        group.shutdown()
+        return [summed, sent, torch.cat(rows), joined, part]
+
+    whole = [of(rank, dtype) for rank in range(3)]
+    total = sum(one.double() for one in whole).to(dtype)
+    results = ranks.each(work)
+    for rank, (summed, sent, rows, joined, part) in enumerate(results):
+        assert torch.equal(summed, total)
+        assert torch.equal(sent, whole[1])
+        assert torch.equal(rows, torch.cat(whole))
+        assert torch.equal(joined, torch.cat(whole))
+        assert torch.equal(part, total[rank : rank + 1])
+    assert not ranks.joined
+    assert [record.getMessage() for record in caplog.records] == [
+        "process group 7: not all machines (of 2 ranks) have as many of its ranks 0, 1, 2, one machine after "
+        "the other: it goes by Gloo over TCP"
+    ]
+
+
+@pytest.mark.usefixtures("two_a_machine")
+def test_what_an_uneven_group_waits_for_ends_with_the_default_groups_job() -> None:
+    """Gloo itself would wait for the rank that does not come."""
+    ranks = Ranks(4)
+
+    def work(rank: int) -> str:
+        everybody = ranks.group(rank)
+        if rank == 3:
+            everybody.barrier().wait()
+            return ""
+        group = ranks.group(rank, name="7", ranks=[0, 1, 2])
+        everybody.barrier().wait()
+        if rank == 2:
+            everybody.group.abort("it is enough")
+            return ""
+        with pytest.raises(UsageError) as error:
+            group.allreduce([torch.ones(3)]).wait()
+        return str(error.value)
+
+    *said, _, _ = ranks.each(work)
+    assert all("process group 7 was aborted" in one and "it is enough" in one for one in said)
+
+
+@pytest.mark.usefixtures("two_a_machine")
+def test_a_default_group_of_uneven_machines_is_refused() -> None:
+    """There would be no job at all; and machines may each be told another number of ranks."""
+
+    def work(group: P4ReduceProcessGroup) -> None:
+        raise AssertionError("it was made")
+
+    for error in Ranks(3).run(work):
+        assert isinstance(error, UsageError)
+        assert "not all machines (of 2 ranks) have as many of its ranks 0, 1, 2" in str(error)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64], ids=str)
 def test_reduce_and_reduce_scatter(dtype: Any) -> None:
     def work(group: P4ReduceProcessGroup) -> None:
