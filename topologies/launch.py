@@ -16,7 +16,7 @@ from typing import IO, Final
 from controller.telemetry.address import VARIABLE as METRICS_VARIABLE
 from topologies.errors import CommandError, TopologyError
 from topologies.machines import access
-from topologies.processes import ProcessId, end
+from topologies.processes import Child, ProcessId, end
 from topologies.state import ClusterState, HostKind, HostState
 
 _LOOK_S: Final = 1.0
@@ -25,11 +25,16 @@ _SSH_FAILED: Final = 255
 _SINGLE_THREADED = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
-def namespace_command(host: HostState) -> list[str]:
-    """Return the command line that runs what follows in the network namespace of `host`."""
+def namespace(host: HostState) -> Path:
+    """Return the network namespace of `host`, which is there."""
     if not host.process.alive():
         raise TopologyError(f"host {host.name} is gone: take the cluster down ('p4reduce down') and up again")
-    return ["nsenter", f"--net=/proc/{host.process.pid}/ns/net", "--"]
+    return Path(f"/proc/{host.process.pid}/ns/net")
+
+
+def namespace_command(host: HostState) -> list[str]:
+    """Return the command line that runs what follows in the network namespace of `host`."""
+    return ["nsenter", f"--net={namespace(host)}", "--"]
 
 
 def python(host: HostState) -> str:
@@ -146,13 +151,7 @@ def start(
         words = [*namespace_command(host), *command]
     process = subprocess.Popen(
         words,
-        env={
-            METRICS_VARIABLE: str(cluster.metrics),
-            **os.environ,
-            **cluster.environment_of(host),
-            **_SINGLE_THREADED,
-            **(env or {}),
-        },
+        env=environment(cluster, host, env or {}),
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -160,14 +159,29 @@ def start(
         cwd=directory or cluster.directory,  # `python -m` looks for modules where it starts
         start_new_session=True,
     )
-    cluster.workers.mkdir(exist_ok=True)
-    with contextlib.suppress(ProcessLookupError):  # it ended at once: nothing to remember
-        record = json.dumps(asdict(ProcessId.of(process.pid)))
-        (cluster.workers / f"{process.pid}.json").write_text(record)
+    remember(cluster, process.pid)
     return process
 
 
-def stop(cluster: ClusterState, processes: Sequence[subprocess.Popen[str]]) -> None:
+def environment(cluster: ClusterState, host: HostState, env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a process in a host that is no machine: ours, the cluster's, and `env`."""
+    return {
+        METRICS_VARIABLE: str(cluster.metrics),
+        **os.environ,
+        **cluster.environment_of(host),
+        **_SINGLE_THREADED,
+        **env,
+    }
+
+
+def remember(cluster: ClusterState, pid: int) -> None:
+    """Have 'p4reduce down' end a process with the cluster."""
+    cluster.workers.mkdir(exist_ok=True)
+    with contextlib.suppress(ProcessLookupError):  # it ended at once: nothing to remember
+        (cluster.workers / f"{pid}.json").write_text(json.dumps(asdict(ProcessId.of(pid))))
+
+
+def stop(cluster: ClusterState, processes: Sequence[Child]) -> None:
     """End the processes that still run, and forget all."""
     end(processes)
     for process in processes:

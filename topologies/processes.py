@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat (proc(5)), counted from the one behind the command
 _STATE = 0
@@ -83,7 +82,23 @@ def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
         wait_until(lambda: not any(p.alive() for p in wanted), timeout_s=grace_s)
 
 
-def end(children: Iterable[subprocess.Popen[Any]]) -> None:
+class Child(Protocol):
+    """As much of a Popen as it takes to end one."""
+
+    pid: int
+    returncode: Any
+    stdin: IO[Any] | None
+    stdout: IO[Any] | None
+    stderr: IO[Any] | None
+
+    def poll(self) -> int | None:
+        """Return its exit code, if it has ended."""
+
+    def wait(self) -> int:
+        """Wait for its exit code."""
+
+
+def end(children: Iterable[Child]) -> None:
     """`terminate` processes that we started, take their exit codes, and close their pipes; idempotent."""
     children = list(children)
     running = []

@@ -158,7 +158,6 @@ class ByGloo:
     def all_gather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> Work:
-        """One call of Gloo's for each input: it takes several by another name, of fewer types."""
         into = [[_sendable(t) for t in row] for row in outputs]
         flat, filled = ([t for row in rows for t in row] for rows in (outputs, into))
         return self._awaited("all_gather", self._gathered(into, inputs), flat, filled)
@@ -171,9 +170,11 @@ class ByGloo:
     def _gathered(
         self, rows: Sequence[list[torch.Tensor]], inputs: Sequence[torch.Tensor]
     ) -> list[Future[Any]]:
-        pairs = [(row, _flat(_sendable(t))) for row, t in zip(rows, inputs, strict=True) if t.numel()]
-        shaped = [([one.view(-1) for one in row], t) for row, t in pairs]
-        return [self._future(self.group.allgather([row], [t])) for row, t in shaped]
+        return [
+            self._future(self.group.allgather([[one.view(-1) for one in row]], [_flat(_sendable(t))]))
+            for row, t in zip(rows, inputs, strict=True)
+            if t.numel()
+        ]
 
     def gather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any

@@ -20,6 +20,7 @@ from topologies.state import ClusterState, HostKind, HostState
 
 if TYPE_CHECKING:  # with rich and pydantic, which a mistake need not wait for
     from p4reduce.workloads.torch_runs.comparing import Side
+    from p4reduce.workloads.torch_runs.interpreter import Interpreter
     from p4reduce.workloads.torch_runs.ranks import Failure
     from p4reduce.workloads.torch_runs.running import Ran
     from p4reduce.workloads.torch_runs.script import Script
@@ -69,7 +70,9 @@ def torch(
     Each process has what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR, ...) and where the controller is. When
     one fails, the others are ended; its error comes last, its exit code is the command's.
     """
-    from p4reduce.workloads.torch_runs.script import Script, require_torch
+    from p4reduce.workloads.torch_runs.interpreter import Interpreter
+    from p4reduce.workloads.torch_runs.record import FOR
+    from p4reduce.workloads.torch_runs.script import Script, environment_of_all, require_torch
 
     output.require_writable(json)
     kind = fabrics.Kind(words[0]) if words[0] in _KINDS else None
@@ -82,10 +85,17 @@ def torch(
     names = hosts if is_given(context, "hosts") else ""
     backends = [""] if compare is None else ["", compare.value]
     recorded = json is not None or compare is not None
+    known = {**environment_of_all(), **({} if instead_of is None else {FOR: instead_of.value})}
     try:
-        with ending_on_signals(), contextlib.ExitStack() as stack:
+        with (
+            ending_on_signals(),
+            Interpreter(script, known) as interpreter,  # it imports while the fabric comes up
+            contextlib.ExitStack() as stack,
+        ):
             with output.progress() as progress:
                 running = stack.enter_context(fabrics.running(options, cluster, progress))
+                progress("importing PyTorch")
+                interpreter.ready()
             chosen = _chosen(running, "" if options is not None else names)
             require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
             only_stderr = str(json) == "-"
@@ -94,6 +104,7 @@ def torch(
                 recorded=recorded,
                 only_stderr=only_stderr,
                 instead_of="" if instead_of is None else instead_of.value,
+                interpreter=interpreter,
             )
             if options is not None:
                 with output.progress() as progress:
@@ -122,6 +133,7 @@ def _run_all(
     recorded: bool,
     only_stderr: bool,
     instead_of: str,
+    interpreter: Interpreter,
 ) -> list[Ran]:
     """Run the script over each backend, until one run fails."""
     from p4reduce.cli.screen import Screen
@@ -145,6 +157,7 @@ def _run_all(
                 recorded=recorded,
                 backend=backend,
                 instead_of=instead_of,
+                interpreter=interpreter,
             )
         rans.append(ran)
         if ran.failure is not None:

@@ -11,14 +11,16 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
 from p4reduce.workloads.placement import labels_of
+from p4reduce.workloads.torch_runs.interpreter import Interpreter, Wanted
 from p4reduce.workloads.torch_runs.script import Script
 from topologies import launch
+from topologies.processes import Child
 from topologies.state import ClusterState, HostState
 
 LOOK_S: Final = 0.2
@@ -77,7 +79,7 @@ class _Rank:
 
     number: int
     host: str
-    process: subprocess.Popen[str]
+    process: Child
     pidfd: int
     code: int | None = None
     raised_at: float | None = None
@@ -115,7 +117,9 @@ class Ranks:
         environments: Sequence[Mapping[str, str]],
         *,
         on_line: OnLine,
+        interpreter: Interpreter | None = None,
     ) -> None:
+        self._interpreter = interpreter
         self._cluster, self._hosts, self._script = cluster, hosts, script
         self._environments = environments
         self._on_line = on_line
@@ -124,10 +128,9 @@ class Ranks:
 
     def __enter__(self) -> Ranks:
         try:
-            for number, (host, label) in enumerate(
-                zip(self._hosts, labels_of(self._cluster, self._hosts), strict=True)
-            ):
-                self._start(number, host, label)
+            labels = labels_of(self._cluster, self._hosts)
+            for number, (process, label) in enumerate(zip(self._processes(), labels, strict=True)):
+                self._add(number, process, label)
         except BaseException:
             self.close()
             raise
@@ -166,16 +169,25 @@ class Ranks:
                     rank.pidfd = -1
             self._selector.close()
 
-    def _start(self, number: int, host: HostState, label: str) -> None:
-        process = launch.start(
+    def _processes(self) -> Iterable[Child]:
+        """Start all: of the interpreter that has PyTorch, where there is one that can be forked."""
+        pairs = list(zip(self._hosts, self._environments, strict=True))
+        wanted = [Wanted(host, told) for host, told in pairs]
+        forked = None if self._interpreter is None else self._interpreter.fork(self._cluster, wanted)
+        return (self._start(host, told) for host, told in pairs) if forked is None else forked
+
+    def _start(self, host: HostState, told: Mapping[str, str]) -> Child:
+        return launch.start(
             self._cluster,
             host,
             self._script.command,
-            env=self._environments[number],
+            env=told,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             directory=self._script.directory,
         )
+
+    def _add(self, number: int, process: Child, label: str) -> None:
         rank = _Rank(number, label, process, os.pidfd_open(process.pid))
         self._ranks.append(rank)
         for pipe, is_error in ((process.stdout, False), (process.stderr, True)):

@@ -16,6 +16,7 @@ from p4reduce.workloads import links
 from p4reduce.workloads.errors import WorkloadError
 from p4reduce.workloads.run_file import LinkBytes
 from p4reduce.workloads.sampling import Look, Sampler
+from p4reduce.workloads.torch_runs.interpreter import Interpreter
 from p4reduce.workloads.torch_runs.ranks import Failure, OnLine, Ranks
 from p4reduce.workloads.torch_runs.record import FOR, INSTEAD, RECORD, Record, read
 from p4reduce.workloads.torch_runs.script import Meeting, Script, environment
@@ -66,12 +67,14 @@ def run(
     backend: str = "",
     instead_of: str = "",
     job: str = "",
+    interpreter: Interpreter | None = None,
 ) -> Ran:
     """Run `script` in `hosts` to its end.
 
     `recorded`: with what its steps took. `backend` "gloo": what asks for p4reduce gets Gloo, on the same
     links. `instead_of` "gloo": what asks for Gloo, or for no backend, gets p4reduce. `job`: one that is there
-    already; without, it has one of its own, which is deleted at the end.
+    already; without, it has one of its own, which is deleted at the end. `interpreter`: what ranks are forked
+    of, where they can be.
     """
     meeting = Meeting.at(hosts[0], run=job)
     told = [environment(cluster, hosts, rank, meeting) for rank in range(len(hosts))]
@@ -91,7 +94,8 @@ def run(
             sampler = Sampler(links.link_look(cluster), None, interval_s=_OFTEN_S) if recorded else None
             if sampler is not None:
                 stack.enter_context(sampler)
-            ranks = stack.enter_context(Ranks(cluster, hosts, script, told, on_line=on_line))
+            made = Ranks(cluster, hosts, script, told, on_line=on_line, interpreter=interpreter)
+            ranks = stack.enter_context(made)
 
             def look() -> None:
                 seconds = time.monotonic() - began

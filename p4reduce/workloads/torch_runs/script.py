@@ -22,7 +22,7 @@ JOB: Final = "P4REDUCE_JOB"
 INTRA_RATE: Final = "P4REDUCE_INTRA_RATE"
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 _INTERFACES: Final = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
-_MODULE: Final = "-m"
+MODULE: Final = "-m"
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,9 @@ class Script:
         if not words or not words[0]:
             raise WorkloadError("there is no script to run: say '-- train.py ARGS' or '-- -m MODULE ARGS'")
         first, *rest = words
-        if first == _MODULE and not (rest and rest[0]):
+        if first == MODULE and not (rest and rest[0]):
             raise WorkloadError("-m needs the name of a module: say '-- -m package.train ARGS'")
-        if first != _MODULE:
+        if first != MODULE:
             if first.startswith("-"):
                 raise WorkloadError(f"{first!r} is no script: say '-- train.py ARGS' or '-- -m MODULE ARGS'")
             path = directory / first
@@ -96,11 +96,18 @@ def environment(
         CONTROLLER: cluster.controller,
         JOB: meeting.run,
         **({} if gpus == 1 or rate is None else {INTRA_RATE: f"{rate * 1e6:.0f}"}),
-        **{name: os.environ.get(name, "1") for name in _THREADS},
-        "PATH": launch.programs(),
+        **environment_of_all(),
         # Gloo, and TensorPipe of torch.distributed.rpc, take the address of the machine's name, which all
         # hosts share, unless told the interface.
         **{name: os.environ.get(name, hosts[rank].interface) for name in _INTERFACES},
+    }
+
+
+def environment_of_all() -> dict[str, str]:
+    """Return what processes of all clusters and ranks are told."""
+    return {
+        **{name: os.environ.get(name, "1") for name in _THREADS},
+        "PATH": launch.programs(),
         # A host has no name service: PyTorch's store warns that it knows no name for each client.
         "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
     }
