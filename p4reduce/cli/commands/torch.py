@@ -89,13 +89,14 @@ def torch(
     try:
         with (
             ending_on_signals(),
-            Interpreter(script, known) as interpreter,  # it imports while the fabric comes up
+            Interpreter(script, known, warms=compare is not None) as interpreter,  # while the fabric comes up
             contextlib.ExitStack() as stack,
         ):
             with output.progress() as progress:
                 running = stack.enter_context(fabrics.running(options, cluster, progress))
-                progress("importing PyTorch")
-                interpreter.ready()
+                if interpreter.imports:
+                    progress("importing PyTorch")
+                    interpreter.ready()
             chosen = _chosen(running, "" if options is not None else names)
             require_torch([host.name for host in chosen if host.kind is HostKind.ROCE])
             only_stderr = str(json) == "-"
@@ -155,6 +156,7 @@ def _run_all(
                 on_line=screen.line,
                 on_status=screen.status,
                 recorded=recorded,
+                own_caches=len(backends) > 1,
                 backend=backend,
                 instead_of=instead_of,
                 interpreter=interpreter,

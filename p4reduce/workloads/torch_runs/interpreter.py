@@ -83,10 +83,14 @@ class Wanted:
 
 
 class Interpreter:
-    """A context manager. It begins to import at once; runs may have their ranks of it one after the other."""
+    """A context manager. It begins to import at once; runs may have their ranks of it one after the other.
 
-    def __init__(self, script: Script, variables: Mapping[str, str]) -> None:
-        self._script, self._variables = script, variables
+    `warms`: it imports PyTorch as well where nothing can be forked of it, so that the first of several runs
+    does not read alone from the disk what the others find in memory.
+    """
+
+    def __init__(self, script: Script, variables: Mapping[str, str], *, warms: bool = False) -> None:
+        self._script, self._variables, self._warms = script, variables, warms
         self._stack = contextlib.ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
@@ -96,6 +100,15 @@ class Interpreter:
         modules = needs(self._script)
         if modules is not None and os.environ.get(ANEW) != "1":
             self._start(modules)
+        elif self._warms:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", f"import {_DYNAMO}"],
+                env={**os.environ, **self._variables},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,6 +164,11 @@ class Interpreter:
                 pass_fds=[theirs.fileno()],
             )
 
+    @property
+    def imports(self) -> bool:
+        """Whether there is something to wait for."""
+        return self._process is not None and not self._is_ready
+
     def ready(self) -> bool:
         """Wait until it has imported all; False where it cannot be forked, and ranks start anew."""
         if self._line is not None and not self._is_ready:
@@ -159,13 +177,16 @@ class Interpreter:
                 self._is_ready = self._line.recv(MESSAGE) == READY
             if not self._is_ready:
                 self.close()
+        elif self._line is None and self._process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_PATIENCE_S)
         return self._line is not None
 
     def _ask(
         self, cluster: ClusterState, wanted: Sequence[Wanted], descriptors: Sequence[Sequence[int]]
     ) -> list[int] | None:
         """Have ranks forked, which wait; their pids, of children of ours."""
-        line, pids = self._line, None
+        line, pids, said = self._line, None, b""
         assert line is not None
         with _adopting(), contextlib.suppress(OSError):
             for number, (one, given) in enumerate(zip(wanted, descriptors, strict=True)):
@@ -177,9 +198,10 @@ class Interpreter:
             line.send(START)
             while (said := line.recv(MESSAGE)) not in (STARTED, b""):
                 pids = json.loads(said)
-        if pids is None:
+        if said != STARTED or pids is None:  # none begins, as nobody says so
             self.close()
-        return pids
+            return None
+        return list(pids)
 
 
 def needs(script: Script) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,7 @@ from topologies.state import ClusterState, HostState
 _OFTEN_S: Final = 0.05
 _PATIENCE_S: Final = 5.0
 _RATE_OVER_S: Final = 1.0
+_COMPILED: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Status:
 class Ran:
     """A run that is over. `failure`: the rank that ended it; `looks`, `record`: where asked for.
 
-    `jobs`: how many of p4reduce it had, as far as the controller says.
+    `jobs`: how many of p4reduce it had, as far as the controller says. `began`: by the record's clock.
     """
 
     seconds: float
@@ -51,6 +53,7 @@ class Ran:
     looks: list[Look]
     record: Record
     jobs: int | None = None
+    began: float = 0.0
 
 
 OnStatus = Callable[[Status], None]
@@ -64,6 +67,7 @@ def run(
     on_line: OnLine,
     on_status: OnStatus,
     recorded: bool = False,
+    own_caches: bool = False,
     backend: str = "",
     instead_of: str = "",
     job: str = "",
@@ -71,10 +75,10 @@ def run(
 ) -> Ran:
     """Run `script` in `hosts` to its end.
 
-    `recorded`: with what its steps took. `backend` "gloo": what asks for p4reduce gets Gloo, on the same
-    links. `instead_of` "gloo": what asks for Gloo, or for no backend, gets p4reduce. `job`: one that is there
-    already; without, it has one of its own, which is deleted at the end. `interpreter`: what ranks are forked
-    of, where they can be.
+    `recorded`: with what its steps took. `own_caches`: what torch.compile keeps is of this run alone.
+    `backend` "gloo": what asks for p4reduce gets Gloo, on the same links. `instead_of` "gloo": what asks for
+    Gloo, or for no backend, gets p4reduce. `job`: one that is there already; without, it has one of its own,
+    which is deleted at the end. `interpreter`: what ranks are forked of, where they can be.
     """
     meeting = Meeting.at(hosts[0], run=job)
     told = [environment(cluster, hosts, rank, meeting) for rank in range(len(hosts))]
@@ -86,6 +90,10 @@ def run(
         record = Path(scratch) / "steps.json"
         if recorded:
             told[0][RECORD] = str(record)
+        if own_caches and _COMPILED not in os.environ:
+            told = [{**one, _COMPILED: str(Path(scratch) / "compiled")} for one in told]
+        if interpreter is not None:
+            interpreter.ready()
         rates = _Rates(cluster)
         before, began = links.link_bytes(cluster), time.monotonic()
         with contextlib.ExitStack() as stack:
@@ -111,6 +119,7 @@ def run(
             links=rates.since(before),
             looks=[] if sampler is None else sampler.looks,
             record=read(record),
+            began=began,
         )
 
 

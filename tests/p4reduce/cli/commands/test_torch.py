@@ -12,6 +12,7 @@ import pytest
 from p4reduce.cli import app as cli
 from p4reduce.cli.failing import Signalled
 from p4reduce.workloads.torch_runs import running, script
+from p4reduce.workloads.torch_runs.interpreter import Interpreter
 from p4reduce.workloads.torch_runs.ranks import Failure
 from p4reduce.workloads.torch_runs.record import Record
 from p4reduce.workloads.torch_runs.running import Ran
@@ -26,6 +27,7 @@ def _somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Path("train.py").touch()
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setattr(script, "gloo_missing", lambda: "")
+    monkeypatch.setattr(Interpreter, "__enter__", lambda self: self)  # which would import it
 
 
 @pytest.mark.parametrize(
@@ -171,6 +173,9 @@ def test_gloo_comes_second(asks: Any, capsys: pytest.CaptureFixture[str]) -> Non
     asked = asks(_ran(), _ran(backend="gloo"))
     assert cli.run(["torch", "--compare", "gloo", "--", "train.py"]) == 0
     assert [(named["recorded"], named["backend"]) for _, named in asked.runs] == [(True, ""), (True, "gloo")]
+    # One interpreter for both, and none of the two finds what torch.compile has left for the other.
+    assert all(named["own_caches"] for _, named in asked.runs)
+    assert len({id(named["interpreter"]) for _, named in asked.runs}) == 1
     assert "The script over p4reduce, and over Gloo" in capsys.readouterr().out
 
 

@@ -27,7 +27,8 @@ def _look(at: float, up: int) -> Look:
 
 
 def _ran(record: Record, looks: list[Look] | None = None, failure: Failure | None = None) -> Ran:
-    return Ran(9.0, failure, {"h1:s1": LinkBytes(up=7_000_000, down=8_000_000)}, looks or [], record)
+    links = {"h1:s1": LinkBytes(up=7_000_000, down=8_000_000)}
+    return Ran(9.0, failure, links, looks or [], record, began=-1.0)
 
 
 def test_bytes_a_step_are_those_between_the_first_and_the_last() -> None:
@@ -57,17 +58,32 @@ def test_both_sides_and_what_they_say() -> None:
     console = Console(width=120, record=True)
     console.print(comparison_tables(ours, gloo))
     shown = " ".join(console.export_text().split())
+    assert "to the first step's end │ 2.00 s │ 2.00 s" in shown
     assert "a step, median │ 1.25 s │ 2.25 s" in shown
     assert "least to most │ 1.00 to 1.50 s │ 2.00 to 2.50 s" in shown
     assert "h1:s1 │ 1.25 MB / 2.50 MB │ 2.25 MB / 4.50 MB" in shown
     assert "2 │ 2 │ 2.25" in shown
     assert ours.as_json()["losses"] == [2.5, 2.0, 1.5]
+    assert ours.as_json()["start_s"] == 2.0
+
+
+def test_a_start_that_is_slower_for_being_the_first_is_told_apart() -> None:
+    """Of no step's time: both medians are of what comes after it."""
+    ours = Side.of("p4reduce", _ran(Record([9.0, 10.0, 11.0], [None] * 3)))
+    gloo = Side.of("gloo", _ran(Record([3.0, 4.0, 5.0], [None] * 3)))
+    first, second, _ = sentences(ours, gloo)
+    assert first == "A step over Gloo takes 1.00 times as long."
+    assert second.startswith(
+        "Up to its first step's end the script took 10.0 s over p4reduce, 4.00 s over Gloo"
+    )
+    assert not any("first step's end" in one for one in sentences(gloo, ours))
 
 
 def test_a_script_without_steps_or_losses_is_compared_as_a_whole() -> None:
     ours, gloo = (Side.of(name, _ran(Record())) for name in ("p4reduce", "gloo"))
     assert sentences(ours, gloo) == [
-        "No two steps of an optimizer were seen: only the scripts as a whole are compared."
+        "No two steps of an optimizer were seen: only the scripts as a whole are compared, and the second "
+        "may find cached what the first had to make or read."
     ]
     console = Console(width=120, record=True)
     console.print(comparison_tables(ours, gloo))
