@@ -111,7 +111,8 @@ def main() -> None:
     """Run all, show and write them."""
     parser = command.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="how often each way runs")
-    found = rounds_of((arguments := parser.parse_args()).rounds)
+    arguments = parser.parse_args()
+    found = rounds_of(arguments.rounds)
     command.console(120).print(show(found))
     command.write(arguments.json, {"rows": found})
 

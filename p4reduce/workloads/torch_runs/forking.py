@@ -18,7 +18,7 @@ import json
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -58,12 +58,16 @@ def serve(path: str) -> bool:
         descriptor, *modules = os.environ.pop(LINE).split(",")
         line = socket.socket(fileno=int(descriptor))
         _hide(path)
+        before = dict(os.environ)
         customised = _customise()
         for module in modules:
             importlib.import_module(module)
         if _RECORDING in sys.modules:  # PyTorch has found our backend, which it will ask for
             importlib.import_module("p4reduce.torch.process_group")
+        changed = {name: value for name, value in os.environ.items() if before.get(name) != value}
         objection = _objection(sys.orig_argv)
+        if before.keys() & changed.keys():
+            objection = "a variable was changed, which may be another on each rank"
         line.send(objection.encode() or READY)
         if objection:
             os._exit(0)
@@ -77,7 +81,7 @@ def serve(path: str) -> bool:
             line.send(STARTED)
     except BaseException:  # noqa: BLE001 (the script is not ours to run: ranks start anew)
         os._exit(1)
-    _be_one(line, ranks)
+    _be_one(line, ranks, changed)
     return customised
 
 
@@ -145,7 +149,7 @@ def _asked(line: socket.socket) -> list[_Rank]:
         ranks.append(_Rank(Path(os.fsdecode(said)), *descriptors))
 
 
-def _be_one(line: socket.socket, ranks: Sequence[_Rank]) -> None:
+def _be_one(line: socket.socket, ranks: Sequence[_Rank], added: Mapping[str, str]) -> None:
     """Fork each, say who they are, and end; return in each of them.
 
     They become children of the one that has started all this, as if it had itself.
@@ -161,7 +165,7 @@ def _be_one(line: socket.socket, ranks: Sequence[_Rank]) -> None:
         _close(ranks)
         if not is_wanted:
             os._exit(1)
-        _take(told)
+        _take(told, added)
     except BaseException as error:  # noqa: BLE001 (the script must not run as another rank)
         with contextlib.suppress(OSError):
             os.write(2, f"p4reduce: a rank could not be started: {error}\n".encode())
@@ -180,11 +184,14 @@ def _fork(line: socket.socket, ranks: Sequence[_Rank]) -> _Rank:
     os._exit(0)
 
 
-def _take(told: dict[str, Any]) -> None:
-    """Be in the rank's namespace, with its variables, and with chance of its own."""
+def _take(told: dict[str, Any], added: Mapping[str, str]) -> None:
+    """Be in the rank's namespace, with its variables, and with chance of its own.
+
+    `added`: variables that what was imported has added, as it would have here.
+    """
     namespaces.enter(Path(told["namespace"]))
     os.environ.clear()
-    os.environ.update(told["variables"])
+    os.environ.update({**added, **told["variables"]})
     # Python's own generator does this by itself.
     sys.modules["torch"].default_generator.seed()
     if "numpy.random" in sys.modules:
