@@ -37,7 +37,6 @@ except BaseException:
 if not serve(os.path.dirname(__file__)):
     raise ImportError(name="sitecustomize")  # as where there is none
 """
-_PATIENCE_S: Final = 120.0
 _SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _BEFORE_PYTORCH: Final = sys.stdlib_module_names | {"numpy"}  # what PyTorch itself imports as well
 # What trainings import late, and what their scripts say: optimizers ask Dynamo not to trace into their steps.
@@ -170,16 +169,17 @@ class Interpreter:
         return self._process is not None and not self._is_ready
 
     def ready(self) -> bool:
-        """Wait until it has imported all; False where it cannot be forked, and ranks start anew."""
+        """Wait until it has imported all; False where it cannot be forked, and ranks start anew.
+
+        However long it takes on a busy machine, each rank by itself would take longer.
+        """
         if self._line is not None and not self._is_ready:
-            self._line.settimeout(_PATIENCE_S)
             with contextlib.suppress(OSError):
                 self._is_ready = self._line.recv(MESSAGE) == READY
             if not self._is_ready:
                 self.close()
         elif self._line is None and self._process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_PATIENCE_S)
+            self._process.wait()
         return self._line is not None
 
     def _ask(

@@ -201,7 +201,7 @@ def test_a_forked_rank_ends_as_one_started_anew(run: Run, interpreter: Interpret
 def test_where_a_file_beside_the_script_would_be_imported_ranks_start_anew(
     run: Run, interpreter: Interpreter, tmp_path: Path
 ) -> None:
-    (tmp_path / "profile.py").write_text("")  # PyTorch imports Python's
+    (tmp_path / "queue.py").write_text("")  # PyTorch imports Python's
     (tmp_path / "calendar").mkdir()
     assert not interpreter.ready()
     assert interpreter.fork(run.cluster, []) is None
