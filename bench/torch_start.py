@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -32,16 +33,20 @@ SCRIPT: Final = Path(__file__).parent / "torch_first_step.py"
 _FIRST: Final = re.compile(r"first step at ([\d.]+)")
 
 
-def ways(nothing: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Each way's name, its words for Python, and its variables. `nothing`: a script that does so."""
+def ways(script: Path, nothing: Path) -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Name each way, with its words for Python and its variables.
+
+    `script`: SCRIPT in a directory of its own, as `types.py` beside it here would have ranks start anew.
+    `nothing`: a script that does nothing.
+    """
     name = f"bench-{os.getpid()}"
     ours = ["-m", "p4reduce", "torch", "rack", "--hosts", str(HOSTS), "--cluster", name, "--"]
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(HOSTS)]
     return {
-        "p4reduce torch": ([*ours, str(SCRIPT)], {}),
-        "p4reduce torch, ranks anew": ([*ours, str(SCRIPT)], {ANEW: "1"}),
+        "p4reduce torch": ([*ours, str(script)], {}),
+        "p4reduce torch, ranks anew": ([*ours, str(script)], {ANEW: "1"}),
         "torchrun, Gloo": (
-            [*torchrun, str(SCRIPT), "--backend", "gloo"],
+            [*torchrun, str(script), "--backend", "gloo"],
             {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
         ),
         "p4reduce torch, nothing": ([*ours, str(nothing)], {}),
@@ -70,10 +75,11 @@ def rounds_of(rounds: int) -> list[Row]:
     """All ways in turn, so often; each one's medians."""
     found: dict[str, list[tuple[float, float | None]]] = {}
     with tempfile.TemporaryDirectory() as directory:
+        script = Path(shutil.copy(SCRIPT, directory))
         nothing = Path(directory) / "nothing.py"
         nothing.write_text("pass\n")
         for _ in range(rounds):
-            for name, way in ways(nothing).items():
+            for name, way in ways(script, nothing).items():
                 found.setdefault(name, []).append(measure(*way))
     return [_row(name, samples) for name, samples in found.items()]
 
