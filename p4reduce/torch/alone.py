@@ -1,4 +1,4 @@
-"""A group of one rank: it has no job, and what it sums is what it gives."""
+"""A group of one rank: it has no job, and each collective returns its input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Alone:
-    """As much of a Communicator as a group takes."""
+    """A Communicator of one rank: the part of its interface that a group uses."""
 
     def all_reduce(self, array: Any, *args: Any, async_op: bool, **kwargs: Any) -> Future[Any]:
         return _done(array)
@@ -18,10 +18,10 @@ class Alone:
         return _done(None)
 
     def leave(self, *, timeout_s: float = 0.0) -> None:
-        """Nobody waits."""
+        """Do nothing: no other rank waits."""
 
     def abort(self, reason: str) -> None:
-        """Nobody hears it."""
+        """Do nothing: no other rank hears the reason."""
 
 
 def _done(result: Any) -> Future[Any]:

@@ -1,7 +1,7 @@
 """The backend as a `Backend` of PyTorch's: of one device among others ("cpu:p4reduce,cuda:nccl").
 
-Python can derive from that class since 2.14; later releases call it `dist.BackendBase`. What async calls
-return is PyTorch's own then, which knows less of a collective than a process group's does.
+Python can derive from that class since 2.14; later releases call it `dist.BackendBase`. Async calls then
+return PyTorch's own work, which knows less of a collective than a process group's work does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p4reduce.torch_autoload import BACKEND
 
 
 def backend_base() -> Any:
-    """PyTorch's class; UsageError where it has none."""
+    """Return PyTorch's class; raise UsageError where it has none."""
     found = getattr(dist, "BackendBase", None)
     if found is not None:
         return found
@@ -36,11 +36,11 @@ def backend_base() -> Any:
 
 
 def backend_class(base: Any = None) -> Any:
-    """What to give for a device; `base`: PyTorch's class."""
+    """Return the class of a backend for single devices. `base`: PyTorch's class (None: looked up)."""
     base = base or backend_base()
 
     class P4ReduceBackend(Collectives, base):  # type: ignore[misc]
-        """`group`: what it rests on."""
+        """A backend for single devices, by the collectives of `group`."""
 
         # PyTorch's own answers would ask this class again.
         supports_splitting = supports_coalescing = supports_time_estimate = False
@@ -56,7 +56,7 @@ def backend_class(base: Any = None) -> Any:
             return self._options
 
         def _set_sequence_number_for_group(self) -> None:
-            """The job numbers its calls."""
+            """Do nothing: the job numbers its calls."""
 
         def _get_sequence_number_for_group(self) -> int:
             communicator = self.group.communicator if self.group.size > 1 else None
@@ -68,12 +68,12 @@ def backend_class(base: Any = None) -> Any:
 def register_by_device() -> None:
     """Let "p4reduce" be a backend of single devices from now on, as in "cpu:p4reduce,cuda:nccl".
 
-    UsageError where this PyTorch cannot.
+    Raises UsageError where this PyTorch has no such backends.
     """
     backend_base()
     dist.Backend.register_backend(BACKEND, create_by_device, extended_api=True, devices=list(DEVICES))
 
 
 def create_by_device(given: Any, options: Any = None) -> Any:
-    """As `process_group.create`."""
+    """Create a backend for single devices from the arguments of `process_group.create`."""
     return create(given, options, kind=backend_class())

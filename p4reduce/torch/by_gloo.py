@@ -1,7 +1,7 @@
-"""What no switch does: PyTorch's Gloo, over TCP on the management network.
+"""Collectives that no switch does, by PyTorch's Gloo over TCP on the management network.
 
-Gloo takes a tensor's memory as it lies there, whatever its strides say, and knows fewer types than PyTorch.
-Here tensors are given to it dense, and what is only copied goes as bytes where it does not know the type.
+Gloo reads a tensor's memory in order and ignores its strides, and it knows fewer types than PyTorch. So it
+gets dense tensors here, and data that is only copied goes as bytes where Gloo does not know the type.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WAKING_S: Final = 0.001
 
 
 class ByGloo:
-    """A process group's. Its collectives return what to wait for, which `abort` ends as well."""
+    """A process group's Gloo. Its collectives return works, which `abort` ends with an error."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ByGloo:
         self._barriers = 0  # monitored ones under way
 
     def abort(self, reason: str) -> None:
-        """Who waits, waits no longer, and nobody begins to: Gloo itself would let them."""
+        """End all waits, and have later ones fail: Gloo itself would let callers wait on."""
         self._over = UsageError(f"process group {self._name} was aborted: {reason}")
         for future in list(self._pending):
             self._end(future)
@@ -67,7 +67,7 @@ class ByGloo:
         return self._barriers > 0 or any(not work.is_completed() for work in list(self._raw))
 
     def _close_pairs(self) -> None:
-        """Wake who waits in Gloo itself, which closes all its connections where a receiver times out."""
+        """Wake callers that wait in Gloo: it closes all its connections when a receive times out."""
         for rank in range(self.group.size()):
             if rank != self.group.rank():
                 with suppress(RuntimeError):  # that time-out, or closed already
@@ -80,15 +80,15 @@ class ByGloo:
                 future.set_exception(self._over.with_traceback(None))
 
     def is_busy(self) -> bool:
-        """Whether a collective is under way."""
+        """Tell whether a collective is under way."""
         return any(not future.done() for future in list(self._pending))
 
     def may_wait(self) -> bool:
-        """Whether somebody may wait: also for what is sent or received, which is only over when one has."""
+        """Tell whether a caller may be waiting; a send or receive counts until its `wait` has returned."""
         return self.is_busy() or self._waits_in_gloo()
 
     def require_open(self) -> None:
-        """UsageError where it has been aborted."""
+        """Raise UsageError if it has been aborted."""
         if self._over is not None:
             raise self._over.with_traceback(None)
 
@@ -125,7 +125,7 @@ class ByGloo:
         return self._work(what, made, tensors, into, divisor=divisor if divides else 1)
 
     def _divisor(self, tensors: Sequence[torch.Tensor], op: Any) -> int:
-        """Return what a sum has to be divided by here: Gloo itself takes the average of floats alone."""
+        """Return the number to divide a sum by here: Gloo itself averages only floats."""
         whole = any(not (t.is_floating_point() or t.is_complex()) for t in tensors)
         return self.group.size() if whole and operation_of(op) == "AVG" else 1
 
@@ -141,7 +141,7 @@ class ByGloo:
         return self._scattered(outputs, [_flat(t).clone() for t in inputs], opts)
 
     def _scattered(self, outputs: Sequence[torch.Tensor], whole: Sequence[torch.Tensor], opts: Any) -> Work:
-        """All is summed everywhere, as Gloo does, too; its own has no futures, and some shapes crash it."""
+        """Sum all on all ranks, as Gloo's reduce_scatter does: that has no futures; some shapes crash it."""
         how, divisor = c10d.AllreduceOptions(), self._divisor(whole, opts.reduceOp)
         how.reduceOp = opts.reduceOp if divisor == 1 else dist.ReduceOp.SUM
         rank = self.group.rank()
@@ -214,7 +214,7 @@ class ByGloo:
         return self._work("all_to_all", made, [output], [into])
 
     def send(self, tensors: Sequence[torch.Tensor], rank: int, tag: int) -> Any:
-        """Gloo's own, at once and beside all others: ranks may send before they receive."""
+        """Send at once, beside all other calls: ranks may send before they receive."""
         require_dense(tensors, "send")
         return self._passed(self.group.send([_sendable(t) for t in tensors], rank, tag))
 
@@ -231,7 +231,7 @@ class ByGloo:
         return self._work("barrier", made, [], [])
 
     def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool) -> None:
-        """Names who does not come."""
+        """Wait for all ranks; the error names those that do not come."""
         self._barriers += 1
         try:
             self.group.monitored_barrier(timeout, wait_all_ranks)
@@ -264,7 +264,7 @@ class ByGloo:
         *,
         divisor: int = 1,
     ) -> Work:
-        """`filled` is what Gloo fills of `outputs`."""
+        """Return the work of Gloo's `made`. Gloo fills `filled`, from which `outputs` get their elements."""
         work = self._awaited(what, [self._future(made)], outputs, filled, divisor=divisor)
         work.made = made
         return work
@@ -296,7 +296,7 @@ class ByGloo:
 
 
 class _GloosWork(Work):
-    """Knows who has sent, where Gloo does."""
+    """A collective's work, which knows the sender where Gloo does."""
 
     made: Any = None
 
@@ -307,9 +307,9 @@ class _GloosWork(Work):
 
 
 class _Passed(dist.Work):  # type: ignore[misc]
-    """What is sent or received: Gloo's own has no future, so who waits puts in its place what it brought.
+    """A send or receive. Gloo's own work has no future, so `wait` copies what was received into `outputs`.
 
-    `require_open` raises why Gloo was aborted.
+    `require_open` raises an error if Gloo was aborted.
     """
 
     def __init__(
@@ -354,9 +354,9 @@ class _Passed(dist.Work):  # type: ignore[misc]
 
 
 def _tell(made: Any, future: Future[Any]) -> None:
-    """Gloo's future is done a little before its work is, which still tells the profiler of its end.
+    """End `future` once Gloo's work is done. Its own future is done before that has told the profiler so.
 
-    Who went on by then, and ended the profiler, had a segmentation fault.
+    A caller that went on in between, and ended the profiler, had a segmentation fault.
     """
     with suppress(InvalidStateError):  # aborted meanwhile
         try:
@@ -376,7 +376,7 @@ def _sendable(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """As `_sendable`, with the first dimension, which is cut."""
+    """Return the elements as `_sendable` does, but keep the first dimension, which is split over ranks."""
     rows = dense(tensor)
     if tensor.dtype in _COPIED:
         return rows
@@ -401,7 +401,7 @@ def _put_back(tensors: Sequence[torch.Tensor], filled: Sequence[torch.Tensor]) -
 def _gloo(
     store: dist.Store, *, rank: int, size: int, timeout: timedelta, controller: str, interface: str | None
 ) -> dist.ProcessGroupGloo:
-    """On the management network; GLOO_SOCKET_IFNAME may name the fabric's links, which are the job's."""
+    """Create Gloo on the management network, without GLOO_SOCKET_IFNAME: that may name the job's links."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = timeout
     new_device = dist.ProcessGroupGloo.create_device

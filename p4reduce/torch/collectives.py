@@ -1,7 +1,7 @@
-"""PyTorch's names and arguments for collectives, and the way each takes; nothing else.
+"""PyTorch's names and arguments for collectives, and the choice of job or Gloo for each; nothing else.
 
-Some have two names, an older one and one that says what it takes; which is called depends on PyTorch's
-release and on who calls.
+Some have two names, an older one and one that says what it takes. PyTorch's release and the caller decide
+which is called.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CAN_SKIP = hasattr(_frames, "set_code_exec_strategy")  # private: a later relea
 def _opaque(kind: type[T]) -> type[T]:
     """Have `torch.compile` call a class's methods and not trace into them, as it does with backends in C++.
 
-    `torch.compiler.disable` does that as well, and takes seconds to import Dynamo, which nobody may need.
+    `torch.compiler.disable` does so too, but takes seconds to import Dynamo, which may not be needed.
     """
     for name, method in list(vars(kind).items()):
         if not inspect.isfunction(method):
@@ -40,7 +40,7 @@ def _opaque(kind: type[T]) -> type[T]:
 
 @_opaque
 class Collectives:
-    """What both of PyTorch's classes for a backend have in common. `group`: what it rests on."""
+    """The methods that both of PyTorch's classes for a backend share. `group` carries them out."""
 
     group: Group
 
@@ -48,7 +48,7 @@ class Collectives:
         return "p4reduce"
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """PyTorch's, for calls from now on; those of the job keep the one that it was joined with."""
+        """Ignore the time-out, which is for later calls: the job keeps the one that it was joined with."""
 
     # Sums
 

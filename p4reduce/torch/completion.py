@@ -1,6 +1,6 @@
-"""Beside the caller's thread: callbacks of futures, Ctrl-C while PyTorch waits in C++, and the end.
+"""Work beside the caller's thread: callbacks of futures, Ctrl-C while PyTorch waits in C++, and the exit.
 
-One of each a process.
+A process has one of each.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BLOCKED_S: Final = 0.01  # in a callback, while others wait to run
 
 
 class Closable(Protocol):
-    """What has to be told of the end."""
+    """A group that is told of Ctrl-C and of the interpreter's exit."""
 
     def may_wait(self) -> bool: ...
 
@@ -35,16 +35,16 @@ class Closable(Protocol):
 
 
 class Completer:
-    """Runs what is given to it, begun in order, in one thread; in one more where a callback takes long.
+    """A thread that runs the given callbacks in order, and one more where a callback takes long.
 
-    It may wait for a second collective (DDP's PowerSGD hook does), whose future needs a thread too.
+    A callback may wait for a second collective (DDP's PowerSGD hook does), whose future needs a thread too.
     """
 
     def __init__(self) -> None:
         self.forget()
 
     def forget(self) -> None:
-        """In a process that was forked: no thread has come along, and who held the lock has not either."""
+        """Reset it: a forked process has none of its parent's threads, not even one that holds the lock."""
         self._changed = threading.Condition()
         self._jobs: deque[Callable[[], None]] = deque()
         self._threads: list[threading.Thread] = []
@@ -53,11 +53,11 @@ class Completer:
 
     @property
     def threads(self) -> int:
-        """How many it has taken, and one that looks after them."""
+        """Number of threads that it has started, with the one that looks after them."""
         return len(self._threads)
 
     def put(self, job: Callable[[], None]) -> None:
-        """`job` raises nothing."""
+        """Have `job` run, which must not raise."""
         with self._changed:
             self._jobs.append(job)
             if not self._threads:
@@ -110,7 +110,7 @@ _watching = False
 
 
 def watch(group: Closable) -> None:
-    """Tell `group` of the end, and of a Ctrl-C that comes while it is busy."""
+    """Tell `group` of the interpreter's exit, and of a Ctrl-C that comes while somebody may wait."""
     global _watching
     _open[next(_numbers)] = group
     if _watching or threading.current_thread() is not threading.main_thread():
@@ -128,7 +128,7 @@ def watch(group: Closable) -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a process that was forked. Its socket is its parent's: signals would be heard as the parent's."""
+    """Drop the parent's groups and its socket for signals in a forked process: the parent would hear ours."""
     completer.forget()
     _open.clear()
     if _watching:
@@ -137,9 +137,9 @@ def _leave_to_parent() -> None:
 
 
 def _watch_signals(ours: socket.socket, pythons: socket.socket) -> None:
-    """Python hears of Ctrl-C when C++ comes back, which waits for the others: then nobody would ever.
+    """Abort groups on Ctrl-C. Python itself handles it only when C++ returns, which waits for other ranks.
 
-    A script that handles it by itself goes on.
+    A script that handles Ctrl-C by itself goes on.
     """
     while True:
         heard = signal.SIGINT in ours.recv(64) and pythons.fileno() != -1
@@ -151,7 +151,7 @@ def _watch_signals(ours: socket.socket, pythons: socket.socket) -> None:
 
 
 def close_all() -> None:
-    """At the interpreter's exit. The newest group first, on all ranks alike: leaving waits for the others."""
+    """Close all groups at the interpreter's exit, the newest first on all ranks: leaving waits for others."""
     try:
         for group in reversed(list(_open.values())):
             group.at_exit()

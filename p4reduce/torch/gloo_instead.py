@@ -1,4 +1,4 @@
-"""Gloo where a script asks for p4reduce: what `p4reduce torch --compare gloo` holds p4reduce against."""
+"""Gloo where a script asks for p4reduce: the other side of `p4reduce torch --compare gloo`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from p4reduce.workloads.torch_runs.record import GLOO, INSTEAD
 
 
 def wanted(variables: Mapping[str, str]) -> bool:
-    """Whether the environment asks for it."""
+    """Tell whether the environment asks for Gloo."""
     return variables.get(INSTEAD, "") == GLOO
 
 
 def create(given: Any) -> dist.ProcessGroupGloo:
-    """As `process_group.create`: over TCP, on the interface that the job's data would go by."""
+    """Create Gloo's group, over TCP on the interface that the job's data would take."""
     options = dist.ProcessGroupGloo._Options()
     options._timeout = given.timeout
     interface = find_interface(controller=os.environ[torch_environment.CONTROLLER]).name

@@ -54,14 +54,14 @@ _LEAVING_S: Final = 5.0  # at the interpreter's exit
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """`init_process_group("p4reduce", pg_options=Options(...))`, in place of environment variables.
+    """Options for `init_process_group("p4reduce", pg_options=...)`, in place of environment variables.
 
-    `controller`: "host:port" (None: P4REDUCE_CONTROLLER). `job`: its name (None: P4REDUCE_JOB, or what the
-    launcher calls the run). `wire` "16bit": all_reduce sends sums of float32 in half of their bytes.
-    `gloo_interface`: of what no switch adds (None: the one that leads to the controller).
+    `controller`: "host:port" (None: P4REDUCE_CONTROLLER). `job`: its name (None: P4REDUCE_JOB, or the
+    launcher's name for the run). `wire` "16bit": all_reduce sends sums of float32 in half of their bytes.
+    `gloo_interface`: the one that Gloo uses (None: the one that leads to the controller).
     `intra_rate_bit_s`: between the GPUs of a machine (None: P4REDUCE_INTRA_RATE, or as fast as memory is).
-    The others as `Communicator.join` has them; `join_timeout_s` is a minute for the default group, and the
-    group's own time-out for others, whose ranks need not come to their first collective together.
+    The others are as in `Communicator.join`. `join_timeout_s` None is at most a minute for the default group.
+    For others it is the group's time-out: their ranks need not come to the first collective together.
     """
 
     controller: str | None = None
@@ -76,7 +76,7 @@ class Options:
     intra_rate_bit_s: float | None = None
 
     def address(self) -> str:
-        """The controller's; UsageError where nobody has said it."""
+        """Return the controller's address; raise UsageError where none is given."""
         controller = self.controller or os.environ.get(environment.CONTROLLER, "")
         if not controller:
             raise UsageError(
@@ -86,7 +86,7 @@ class Options:
         return controller
 
     def inside(self) -> dict[str, Any]:
-        """What `MachineCommunicator.join` is told of the machine; UsageError for a rate that is none."""
+        """Return `MachineCommunicator.join`'s rate inside a machine; raise UsageError if it is no number."""
         said = os.environ.get(environment.INTRA_RATE, "")
         if self.intra_rate_bit_s is not None or not said:
             return {"intra_rate_bit_s": self.intra_rate_bit_s}
@@ -97,10 +97,10 @@ class Options:
 
 
 class Group:
-    """What PyTorch's classes for a backend rest on. All ranks call the same collectives in the same order.
+    """Collectives for PyTorch's classes for a backend. All ranks call the same ones in the same order.
 
-    `ranks`: of the default group, empty for that itself. Collectives return what to wait for, or None where
-    Gloo has to do it, with the same arguments.
+    `ranks`: numbers in the default group; empty for that group itself. Collectives return a Work, or None
+    where the caller has to use Gloo, with the same arguments.
     """
 
     def __init__(
@@ -155,19 +155,19 @@ class Group:
 
     @property
     def communicator(self) -> Collectives | None:
-        """The job's, while it is joined: its counters and statistics."""
+        """The job's communicator while it is joined, with its counters and statistics."""
         return self._line.communicator
 
     @property
     def gloo(self) -> ByGloo:
-        """For what no switch does. UsageError in a process that was forked."""
+        """Gloo, for what no switch does. UsageError in a forked process, and after an abort."""
         self._line.require_own()
         self._gloo.require_open()
         return self._gloo
 
     @property
     def by_gloo(self) -> Mapping[str, int]:
-        """How often no switch could add what was asked for, by kind, type and operation."""
+        """Number of collectives that Gloo did in place of the job, by kind, type and operation."""
         return self.routes.by_gloo
 
     # Collectives
@@ -180,7 +180,7 @@ class Group:
         wire: str | None = None,
         feedback: ErrorFeedback | None = None,
     ) -> Work | None:
-        """Each tensor in its own place. `wire`, `feedback`: as the Communicator's (None: the options')."""
+        """Reduce each tensor in place. `wire` (None: the options') and `feedback` are the Communicator's."""
         reduction = self._reduction("all_reduce", tensors, op)
         if reduction is None:
             return None
@@ -194,7 +194,7 @@ class Group:
         return self._in_place("all_reduce", tensors, self._numbers, call)
 
     def reduce(self, tensors: Tensors, op: Any, root: int) -> Work | None:
-        """The root's tensors get the results, the others' stay."""
+        """Reduce into the root's tensors; the other ranks' tensors stay as they are."""
         reduction = self._reduction("reduce", tensors, op)
         if reduction is None:
             return None
@@ -206,7 +206,7 @@ class Group:
         return self._out_of_place("reduce", tensors, self._numbers, call, [[t] for t in outputs], tensors)
 
     def broadcast(self, tensors: Tensors, root: int) -> Work | None:
-        """The root's bytes in everybody's tensors."""
+        """Copy the root's bytes into all ranks' tensors."""
         require_dense(tensors, "broadcast")
         if not self.routes.copied("broadcast"):
             return None
@@ -217,7 +217,7 @@ class Group:
         return self._in_place("broadcast", tensors, raw, call)
 
     def all_gather(self, outputs: Sequence[Tensors], inputs: Tensors) -> Work | None:
-        """`outputs[i][rank]`: that rank's `inputs[i]`."""
+        """Gather each rank's `inputs[i]` in `outputs[i][rank]`."""
         for row, tensor in zip(outputs, inputs, strict=True):
             require_dense([*row, tensor], "all_gather")
             if len(row) != self.size or any(
@@ -234,7 +234,7 @@ class Group:
         )
 
     def all_gather_into(self, outputs: Tensors, inputs: Tensors) -> Work | None:
-        """`outputs[i]`: all ranks' `inputs[i]`, one behind the other."""
+        """Gather all ranks' `inputs[i]` in `outputs[i]`, one behind the other."""
         require_dense([*outputs, *inputs], "all_gather")
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.numel() != tensor.numel() * self.size or output.dtype != tensor.dtype:
@@ -247,7 +247,7 @@ class Group:
         return self._out_of_place("all_gather", inputs, raw, _gather, [[t] for t in outputs], outputs)
 
     def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], op: Any) -> Work | None:
-        """`outputs[i]`: the reduction of all ranks' `inputs[i][rank]`."""
+        """Put the reduction of all ranks' `inputs[i][rank]` into this rank's `outputs[i]`."""
         for row in inputs:
             if len({t.numel() for t in row}) > 1 or len(row) != self.size:
                 raise ValueError(
@@ -260,7 +260,7 @@ class Group:
         return self.reduce_scatter_into(outputs, joined, op)
 
     def reduce_scatter_into(self, outputs: Tensors, inputs: Tensors, op: Any) -> Work | None:
-        """`outputs[i]`: this rank's part of the reduction of `inputs[i]`."""
+        """Put this rank's part of the reduction of `inputs[i]` into `outputs[i]`."""
         reduction = self._reduction("reduce_scatter", inputs, op)
         for output, tensor in zip(outputs, inputs, strict=True):
             if output.numel() * self.size != tensor.numel() or output.dtype != tensor.dtype:
@@ -279,13 +279,13 @@ class Group:
         )
 
     def barrier(self) -> Work | None:
-        """When all are here."""
+        """Begin a barrier: its work is over when all ranks are here."""
         if not self.routes.copied("barrier"):
             return None
         return self._work("barrier", [lambda c: c.barrier(async_op=True)], [], Transfer(None))
 
     def kept(self, work: Any, tensors: Tensors) -> Any:
-        """`work`, of an async all_reduce: that of one number is kept for C++."""
+        """Return the `work` of an async all_reduce, and keep it for C++ if its tensors are tiny."""
         if any(tensor.is_sparse for tensor in tensors):
             return work
         if sum(tensor.untyped_storage().nbytes() for tensor in tensors) <= _SMALL_BYTES:
@@ -295,18 +295,18 @@ class Group:
     # The end
 
     def is_busy(self) -> bool:
-        """Whether a collective is under way."""
+        """Tell whether a collective is under way."""
         return self._gloo.is_busy() or any(not work.is_completed() for work in list(self._under_way))
 
     def may_wait(self) -> bool:
-        """Whether somebody may wait in C++."""
+        """Tell whether a caller may be waiting in C++."""
         return self.is_busy() or self._gloo.may_wait()
 
     def leave(self) -> None:
         """Finish what is under way, and leave the job as the others do. Idempotent.
 
-        PyTorch destroys all groups in a loop: where a job has ended already, that is only logged. Who waits
-        for a collective has heard it.
+        PyTorch destroys all groups in a loop, so that a job that has ended already is only logged. Callers
+        that wait for its collectives get the error.
         """
         self._leave("was destroyed", _ALL_HERE_S)
 
@@ -325,7 +325,7 @@ class Group:
         self._gloo.abort(reason)
 
     def at_exit(self) -> None:
-        """The interpreter ends, and nobody has destroyed the group: the others are not left waiting."""
+        """Leave or abort the job at the interpreter's exit, so that no other rank waits for this one."""
         if not self._line.is_own:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -365,7 +365,7 @@ class Group:
     def _in_place(
         self, what: str, tensors: Tensors, view: Callable[[torch.Tensor], Any], call: Callable[[Any], Call]
     ) -> Work:
-        """In each of a CPU's own memory, where that is contiguous."""
+        """Begin a collective in place. A contiguous tensor of a CPU is used without a copy."""
         transfer = self._transfer(tensors)
         hosts = [transfer.host(tensor) for tensor in tensors]
 
@@ -384,7 +384,7 @@ class Group:
         rows: Sequence[Tensors],
         outputs: Tensors,
     ) -> Work:
-        """`rows[i]`: the tensors that share the result of `inputs[i]`, which is cut in equal parts."""
+        """Begin a collective. `rows[i]`: the tensors that get equal parts of the result of `inputs[i]`."""
         transfer = self._transfer(inputs)
         calls = [call(view(transfer.host(tensor))) for tensor in inputs]
 
@@ -437,7 +437,7 @@ class Group:
         return communicator
 
     def _gpus_per_host(self) -> int:
-        """How many of the group's ranks are on each machine: they share memory there."""
+        """Return the number of the group's ranks on each machine; raise UsageError where it differs."""
         if self._on_each is None:
             raise UsageError(
                 f"process group {self.name}: {self._unevenness()}: start as many on each machine, or make "
@@ -452,7 +452,7 @@ class Group:
         )
 
     def _hear_end(self, error: CommunicatorError) -> None:
-        """What goes by Gloo would wait for ranks that are not there any more."""
+        """Abort Gloo when the job has ended: its collectives would wait for ranks that are gone."""
         completion.completer.put(lambda: self._gloo.abort(str(error)))
 
 
@@ -460,19 +460,19 @@ _default_group: Callable[[], Group | None] = lambda: None  # noqa: E731 (a weak 
 
 
 def default_group() -> Group | None:
-    """The one of all ranks, from when it was made for as long as somebody has it."""
+    """Return the group of all ranks; None before it is made, and once nobody refers to it."""
     return _default_group()
 
 
 def _default_groups_failure() -> CommunicatorError | None:
-    """Its job has all ranks: where it has ended, those of another group do not come any more."""
+    """Return the failure of the default group's job, if any: after it, ranks join no other group either."""
     group = default_group()
     communicator = None if group is None or group.size == 1 else group.communicator
     return None if communicator is None else communicator.failure
 
 
 def _end_with_default_group(gloo: ByGloo) -> None:
-    """Have who waits in `gloo` hear of a rank that is gone: it has no job of its own that would tell."""
+    """Abort `gloo` when the default group's job ends: its group has no job that would tell of a lost rank."""
     group = default_group()
     communicator = None if group is None or group.size == 1 else group.communicator
     if communicator is not None:
@@ -490,12 +490,12 @@ def _gather(array: Any) -> Call:
 
 
 def _epoch(store: dist.Store, size: int) -> int:
-    """How often such a group was made before: its name and its store may be an earlier one's."""
+    """Return how many earlier groups had this store: groups may have the name and store of earlier ones."""
     return (int(store.add("p4reduce/epoch", 1)) - 1) // size
 
 
 def _agreed_job(store: dist.Store, *, rank: int, epoch: int, group: str, options: Options) -> str:
-    """The job's name, which the group's first rank chooses."""
+    """Return the job's name, which the group's first rank chooses."""
     key = f"p4reduce/job/{epoch}"
     if rank == 0:
         default = default_group() if group else None

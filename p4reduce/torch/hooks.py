@@ -34,7 +34,7 @@ class InNetwork:
 
     @property
     def group(self) -> Group:
-        """What the job rests on; made where it is asked for first, by all ranks alike."""
+        """The job's group. The first access makes it, on all ranks alike."""
         if self._group is None:
             of = self._of or dist.group.WORLD
             if of is None:
@@ -55,7 +55,7 @@ class InNetwork:
         return self._group
 
     def feedback(self, bucket: dist.GradBucket) -> ErrorFeedback:
-        """Of these parameters in this order: DDP makes other buckets after its first step."""
+        """Return the feedback for these parameters in this order: DDP regroups them after its first step."""
         parameters = bucket.parameters()
         known = self._feedback.get(id(parameters[0]))
         if known is None or not known.is_of(parameters):
@@ -71,36 +71,36 @@ class InNetwork:
 
 
 class _Feedback:
-    """A bucket's. A parameter that is gone may leave its id to another."""
+    """A bucket's error feedback. Once a parameter is gone, another may have its id."""
 
     def __init__(self, parameters: list[torch.Tensor]) -> None:
         self.feedback = ErrorFeedback()
         self._parameters = [weakref.ref(one) for one in parameters]
 
     def is_of(self, parameters: list[torch.Tensor]) -> bool:
-        """Whether it is of these, in this order."""
+        """Tell whether it is for exactly these parameters, in this order."""
         known = [ref() for ref in self._parameters]
         return len(known) == len(parameters) and all(map(operator.is_, known, parameters))
 
     def touches(self, ids: set[int]) -> bool:
-        """Whether one of its parameters has such an id, or is gone."""
+        """Tell whether one of its parameters has one of these ids, or is gone."""
         return any((one := ref()) is None or id(one) in ids for ref in self._parameters)
 
 
 def in_network_hook(state: InNetwork, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """The average of the ranks' gradients, in their own type."""
+    """Average the ranks' gradients in their own type."""
     return _average(state, bucket, wire=None, feedback=None)
 
 
 def in_network_16bit_hook(state: InNetwork, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """As `in_network_hook`, of float32 in half the bytes; what that rounds away goes into the next step's."""
+    """Average as `in_network_hook`, float32 in half the bytes; rounding errors go into the next step."""
     halved = bucket.buffer().dtype == torch.float32
     feedback = state.feedback(bucket) if halved else None
     return _average(state, bucket, wire="16bit" if halved else None, feedback=feedback)
 
 
 def _timeout_of(group: dist.ProcessGroup) -> timedelta:
-    """What it was given, where its backend tells."""
+    """Return the time-out that the group was given, or the default where no backend tells."""
     for device in group._device_types:
         options = getattr(group._get_backend(device), "options", None)
         if options is not None:

@@ -1,6 +1,6 @@
-"""The calls of a job in the order in which they are made, where a call may have to wait before it can be.
+"""The calls of a job in their order, where a call may have to wait before it can be made.
 
-For the job, which is joined with the first call, or for a tensor that a GPU still computes.
+It may wait for the job, which is joined with the first call, or for a tensor that a GPU still computes.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class _Waiting(NamedTuple):
 
 
 class Line:
-    """A process group's. `join` gives the communicator, within the seconds that it is given.
+    """A process group's calls. `join` returns the communicator within the seconds that it is given.
 
-    `lost`: why it is of no use to wait for the others, who have to join as well.
+    `lost` returns an error once the other ranks cannot join any more, so that waiting is of no use.
 
-    A thread makes those calls that have to wait, and all that come behind them; others are made at once. It
-    is not the caller's: ranks may use two new groups for the first time in another order each.
+    A thread makes the calls that have to wait, and all calls behind them; others are made at once. The
+    caller's thread does not wait: ranks may use two new groups for the first time in different orders.
     """
 
     def __init__(
@@ -56,16 +56,16 @@ class Line:
 
     @property
     def communicator(self) -> Collectives | None:
-        """The job's, while it is joined."""
+        """The job's communicator, while it is joined."""
         return self._communicator
 
     @property
     def is_own(self) -> bool:
-        """Whether this process made it, rather than one that it was forked from."""
+        """True if this process made it, and not one that this one was forked from."""
         return os.getpid() == self._pid
 
     def require_own(self) -> None:
-        """UsageError where it did not."""
+        """Raise UsageError in a process that was forked from the one that made it."""
         if not self.is_own:
             raise UsageError(
                 f"process group {self._name} is its parent process's: one that was forked (a data loader's "
@@ -77,7 +77,7 @@ class Line:
         self._communicator = self._join(timeout_s)
 
     def call(self, call: Call, ready: Ready | None = None) -> Future[Any]:
-        """What `call` gives, behind all before it, and after `ready` has returned."""
+        """Make `call` behind all earlier ones, and after `ready` has returned; return its future."""
         with self._changed:
             self.require_own()
             if self._over is not None:
@@ -94,7 +94,7 @@ class Line:
             return future
 
     def end(self, why: str, end: Callable[[Collectives], None]) -> None:
-        """No call is made after this. Idempotent."""
+        """Refuse calls from now on, and have `end` end a communicator that is joined. Idempotent."""
         with self._changed:
             communicator, self._communicator = self._communicator, None
             over = self._over = self._over or UsageError(f"process group {self._name} {why}")
@@ -162,7 +162,7 @@ class Line:
 
 
 def _make(waiting: _Waiting, communicator: Collectives) -> None:
-    """The call's own future is followed."""
+    """Make a waiting call, and pass the outcome of the call's own future on to the waiting one."""
     future = waiting.future
 
     def done(made: Future[Any]) -> None:

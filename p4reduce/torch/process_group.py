@@ -13,7 +13,7 @@ from p4reduce.torch.views import DEVICES
 
 
 class P4ReduceProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc]
-    """What `init_process_group("p4reduce")` and `new_group` give: a group for tensors of all devices."""
+    """The group that `init_process_group("p4reduce")` and `new_group` make, for tensors of all devices."""
 
     def __init__(self, group: Group) -> None:
         dist.ProcessGroup.__init__(self, group.rank, group.size)
@@ -50,9 +50,9 @@ class P4ReduceProcessGroup(Collectives, dist.ProcessGroup):  # type: ignore[misc
 
 
 def create(given: Any, options: Any = None, *, kind: Any = P4ReduceProcessGroup) -> Any:
-    """`register_backend`'s, with its extended API: `given` is a DistributedBackendOptions.
+    """Create a `kind` for `register_backend`'s extended API: `given` is a DistributedBackendOptions.
 
-    Without options, groups have those of the default one, which is made first.
+    Without options, a group has those of the default group, which is made first.
     """
     if options is not None and not isinstance(options, Options):
         raise TypeError(f"pg_options has to be p4reduce.torch.Options, not {type(options).__name__}")

@@ -1,4 +1,4 @@
-"""Which way a collective takes: by kind, type and operation alone, so that all ranks agree on it."""
+"""Choice of job or Gloo for a collective, by kind, type and operation alone, so that all ranks agree."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _OPERATIONS: Final = ("SUM", "AVG", "MAX", "MIN")
 
 
 def goes_by_job(dtype: torch.dtype, operation: str) -> bool:
-    """Of the kinds `REDUCED`: by the network, or the ring where the job has no slots; else by Gloo, over TCP.
+    """Tell whether a collective of the kinds `REDUCED` goes by the job; else it goes by Gloo, over TCP.
 
-    Broadcast, all_gather and barrier go by the job, whatever the type.
+    The job uses the network, or the ring where it has no slots. Broadcast, all_gather and barrier go by the
+    job, whatever the type.
     """
     return dtype in SUMMED and operation in _OPERATIONS
 
 
 def operation_of(op: Any) -> str:
-    """SUM, AVG and so on: PyTorch has one as an enumeration's member, or as an object that equals it."""
+    """Name an operation (SUM, AVG): PyTorch has a member of an enumeration, or an object that equals it."""
     return next((name for name, kind in dist.ReduceOp.RedOpType.__members__.items() if op == kind), str(op))
 
 
 class Routes:
-    """A process group's: counts what goes by Gloo, and says so once for each kind. `by_gloo`: how often.
+    """A process group's routes. They count what goes by Gloo in `by_gloo`, and log it once for each kind.
 
-    `says`: not where another rank does. `no_job`: why nothing goes by a job; empty where it does.
+    `says`: False where another rank logs it. `no_job`: the reason why the group has no job; else empty.
     """
 
     def __init__(self, group: str, *, says: bool = True, no_job: str = "") -> None:
@@ -49,7 +50,7 @@ class Routes:
         self.by_gloo: Counter[str] = Counter()
 
     def reduction(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> Reduction | None:
-        """The agent's; None where Gloo has to. TypeError where neither can."""
+        """Return the agent's reduction; None where Gloo has to do it. TypeError where neither can."""
         operation = operation_of(op)
         for tensor in tensors:
             if self._no_job or not goes_by_job(tensor.dtype, operation):
@@ -65,7 +66,7 @@ class Routes:
         return not self._no_job
 
     def sparse(self, kind: str, tensors: Sequence[torch.Tensor], op: Any) -> None:
-        """Have sparse tensors go by Gloo, which adds them and no more. TypeError."""
+        """Count sparse tensors that go by Gloo. It only sums them: raise TypeError for all else."""
         operation = operation_of(op)
         if operation != "SUM" or not all(tensor.is_sparse for tensor in tensors):
             raise TypeError(

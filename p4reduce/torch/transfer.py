@@ -32,12 +32,12 @@ class Staging:
         self._stream = cuda.Stream(device)
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A contiguous tensor on the host, of the same shape, without its elements."""
+        """Return a contiguous tensor on the host, of the same shape and type, without the elements."""
         buffer: torch.Tensor = self._pinned(tensor.shape, tensor.dtype)
         return buffer
 
     def fetch(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """A copy on the host, and the event after which it has the elements that the tensor has now."""
+        """Begin a copy to the host; return it, and the event after which it has the present elements."""
         buffer = self.host(tensor)
         self._stream.wait_stream(self._cuda.current_stream(self.device))
         with self._cuda.stream(self._stream):
@@ -55,23 +55,23 @@ class Staging:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """What PyTorch is told here, its futures say of this stream."""
+        """Make this stream current: futures that are completed meanwhile wait for its work."""
         with self._cuda.stream(self._stream):
             yield
 
     def mark(self) -> Any:
-        """An event after all that has been begun."""
+        """Return an event after all that has been begun."""
         event = self._cuda.Event()
         event.record(self._stream)
         return event
 
     def follow(self, event: Any) -> None:
-        """What is computed from now on in this thread comes after the event; the thread goes on."""
+        """Have the GPU run later work of this thread after the event; the thread itself does not wait."""
         self._cuda.current_stream(self.device).wait_event(event)
 
 
 class Transfer:
-    """Tensors on the CPU stay where they are; those of a GPU (`staging`) are copied there and back."""
+    """A collective's transfers. A CPU's tensors are used as they are; a GPU's (`staging`) are copied."""
 
     def __init__(self, staging: Staging | None) -> None:
         self._staging = staging
@@ -79,7 +79,7 @@ class Transfer:
         self._done: Any = None
 
     def host(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor, contiguous and in host memory; its elements are there when `ready` has returned."""
+        """Return the tensor contiguous in host memory; its elements are there once `ready()` has returned."""
         if self._staging is None:
             return dense(tensor)
         copy, event = self._staging.fetch(tensor)
@@ -88,7 +88,7 @@ class Transfer:
 
     @property
     def ready(self) -> Callable[[], None] | None:
-        """Returns when the elements are there; None where they are already."""
+        """A function that waits until the elements are there; None where they are already."""
         events = self._events
         if not events:
             return None
@@ -116,20 +116,20 @@ class Transfer:
         self._staging.bring(tensor, host)
 
     def end(self) -> None:
-        """All results have been given."""
+        """Mark that all results have been given."""
         if self._staging is not None:
             self._done = self._staging.mark()
 
     def follow(self) -> None:
-        """What is computed from now on in this thread comes after that."""
+        """Have the GPU run later work of this thread after the results are there."""
         if self._staging is not None and self._done is not None:
             self._staging.follow(self._done)
 
     @property
     def devices(self) -> list[torch.device]:
-        """Whose streams futures have to know."""
+        """The devices whose streams futures have to know."""
         return [] if self._staging is None else [self._staging.device]
 
     def telling(self) -> AbstractContextManager[None]:
-        """Futures are completed in this."""
+        """Return the context in which futures are to be completed."""
         return nullcontext() if self._staging is None else self._staging.working()

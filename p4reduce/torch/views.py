@@ -21,7 +21,7 @@ _NUMPY: Final = {
 
 
 def require_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
-    """TypeError where they are not all strided ones on one device that is a CPU or a CUDA GPU."""
+    """Raise TypeError unless all tensors are strided and on one device, a CPU or a CUDA GPU."""
     for tensor in tensors:
         if tensor.layout is not torch.strided:
             raise TypeError(
@@ -37,22 +37,22 @@ def require_dense(tensors: Sequence[torch.Tensor], what: str) -> None:
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor itself, or a copy where its elements are not as they are, one behind the other."""
+    """Return the tensor, or a copy where its memory does not hold its elements one behind the other."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def numbers(tensor: torch.Tensor) -> NDArray[Any]:
-    """The elements of a tensor that is `dense`, of a type that switches sum: flat, in its memory."""
+    """Return the memory of a `dense` tensor as a flat array, for types that switches sum."""
     return raw(tensor).view(_NUMPY[tensor.dtype])
 
 
 def raw(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """The bytes of a tensor that is `dense`, of any type, in its memory."""
+    """Return the memory of a `dense` tensor of any type, as bytes."""
     return np.asarray(_Memory(tensor))
 
 
 class _Memory:
-    """A tensor to NumPy. Its own `numpy()` would forbid for ever to resize its storage, as FSDP does."""
+    """A tensor's memory for NumPy. `Tensor.numpy()` would forbid for ever to resize its storage (FSDP)."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._kept = tensor

@@ -1,4 +1,4 @@
-"""What PyTorch waits for: a collective under way, as a `Work` with futures and callbacks."""
+"""A collective under way as PyTorch's `Work`, with futures and callbacks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NO_TIMEOUT = timedelta(0)  # as PyTorch writes it
 class Work(dist.Work):  # type: ignore[misc]
     """A collective under way: `futures`, after which `finish` leaves the result in `outputs`.
 
-    `abort`: called with a reason where who waits is interrupted (Ctrl-C); when it returns, nothing uses the
-    tensors any more. Results are there before callbacks run, which do so in a thread of their own; on a GPU,
-    they are for what is computed after `wait`, as PyTorch has it.
+    `abort`: called with a reason where a wait is interrupted (Ctrl-C) or times out; when it returns, nothing
+    uses the tensors any more. Results are there before callbacks run, in a thread of their own. On a GPU,
+    results are valid for work that is issued after `wait`, as in PyTorch.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Work(dist.Work):  # type: ignore[misc]
             self._end()
 
     def _end(self) -> None:
-        """In the agent's thread, which has others to go on with."""
+        """Finish the collective. Callbacks run elsewhere: the agent's thread has other collectives to do."""
         try:
             with torch.no_grad():
                 results = [future.result() for future in self._futures]
@@ -82,7 +82,7 @@ class Work(dist.Work):  # type: ignore[misc]
             base.set_result(None)
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Until the result is there. Raises what the collective failed with."""
+        """Wait until the result is there. Raise the collective's error, or CollectiveTimeoutError."""
         seconds = timeout.total_seconds()
         try:
             over = self._over.wait(seconds if seconds > 0 else None)
@@ -101,19 +101,19 @@ class Work(dist.Work):  # type: ignore[misc]
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over, with or without an error."""
+        """Tell whether it is over, with or without an error."""
         return self._over.is_set()
 
     def is_success(self) -> bool:
-        """Whether it is over without an error."""
+        """Tell whether it is over without an error."""
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What it failed with."""
+        """Return the error that it failed with, if any."""
         return self._error
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        """Gets the tensors, or raises a RuntimeError with the error's text."""
+        """Return a future of the tensors; it raises a RuntimeError with the text of the work's error."""
         with self._lock:
             if self._future is None:
                 self._base = torch.futures.Future(devices=self._transfer.devices or None)
@@ -131,9 +131,9 @@ class Work(dist.Work):  # type: ignore[misc]
         return self._outputs
 
     def result(self) -> list[torch.Tensor]:
-        """The tensors that it fills."""
+        """Return the tensors that it fills."""
         return self._outputs
 
     def synchronize(self) -> None:
-        """As `wait`."""
+        """Wait as `wait` does, without a time-out."""
         self.wait()
