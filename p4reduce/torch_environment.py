@@ -1,6 +1,6 @@
-"""Who this process is, and of which job, by what its launcher says: torchrun, srun, mpirun, or a user.
+"""Rank and job of this process, as its launcher says: torchrun, srun, mpirun, or a user.
 
-Nothing here knows PyTorch.
+This module does not need PyTorch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_.:@/+-]")
 
 @dataclass(frozen=True)
 class Launcher:
-    """A launcher, by the variables that it sets. `job` says which run it is, all together."""
+    """A launcher, by the variables that it sets. Those of `job` together name the run."""
 
     name: str
     rank: str
@@ -56,7 +56,7 @@ LAUNCHERS: Final = (
 
 
 def launcher_of(environment: Mapping[str, str]) -> Launcher | None:
-    """Who has started this process as one of several."""
+    """Return the launcher that has started this process as one of several; None if there is none."""
     for launcher in LAUNCHERS:
         if launcher.rank in environment and launcher.world_size in environment:
             return launcher
@@ -88,16 +88,16 @@ def adopt(environment: MutableMapping[str, str]) -> None:
 
 
 def gpus_per_machine(environment: Mapping[str, str]) -> int:
-    """How many of the run's processes each machine has; one where the launcher does not say."""
+    """Return the number of the run's processes on each machine; one where the launcher does not say."""
     # DeepSpeed's launcher has torchrun's names but for this one.
     said = environment.get("LOCAL_WORLD_SIZE") or environment.get("LOCAL_SIZE", "1")
     return int(said) if said.isdigit() and int(said) > 0 else 1
 
 
 def ranks_on_each(ranks: Sequence[int], gpus: int) -> int | None:
-    """How many of these ranks, in this order, each machine has, with `gpus` consecutive ranks on each.
+    """Return how many of these ranks each machine has, if machines have `gpus` consecutive ranks of the run.
 
-    None where one has more than another, or a machine's are not together.
+    None where one has more than another, or where a machine's are not together in this order.
     """
     runs = [(machine, len(list(same))) for machine, same in groupby(rank // gpus for rank in ranks)]
     if len({machine for machine, _ in runs}) < len(runs) or len({count for _, count in runs}) != 1:
@@ -106,7 +106,7 @@ def ranks_on_each(ranks: Sequence[int], gpus: int) -> int | None:
 
 
 def run_of(environment: Mapping[str, str]) -> str:
-    """What names the run, the same on all its processes; empty if nothing does."""
+    """Return the name of the run, the same on all its processes; empty if nothing names it."""
     for launcher in LAUNCHERS:
         words = [environment[name] for name in launcher.job if environment.get(name)]
         if words and words != ["none"]:  # torchrun's, of several machines, where no --rdzv-id was given
@@ -115,13 +115,13 @@ def run_of(environment: Mapping[str, str]) -> str:
 
 
 def _restart(environment: Mapping[str, str]) -> str:
-    """torchrun starts all workers anew, while their job may not know yet that they have died."""
+    """Return a suffix for a restart: torchrun may restart workers before their job knows of their end."""
     restarts = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f".{restarts}" if restarts != "0" else ""
 
 
 def job_of(environment: Mapping[str, str]) -> str:
-    """The job's name where the environment has one: P4REDUCE_JOB, or the run's; else empty."""
+    """Return the job's name from P4REDUCE_JOB, or from the run's name; empty where there is neither."""
     if named := environment.get(JOB, ""):
         return named + _restart(environment)
     run = run_of(environment)

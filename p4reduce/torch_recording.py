@@ -1,9 +1,9 @@
-"""Notes what a script's steps take and what its losses are, where the launcher asks for it.
+"""Notes when a script's steps end and what its losses are, where the launcher asks for it.
 
-By hooks that PyTorch has for all optimizers and all modules: scripts stay as they are. A step is that of an
-optimizer, and one inside another's counts with it. A loss is what a module returned last that is a single
-number with a gradient (those of torch.nn, models that return theirs), or an output's `loss`; where there is
-none, a function's for instance or one inside a tuple, what `backward` was called on.
+It uses PyTorch's hooks for all optimizers and all modules, so that scripts stay as they are. A step is that
+of an optimizer; a step inside another counts with it. A loss is the last single number with a gradient that a
+module returned (those of torch.nn, models that return theirs), or an output's `loss`. Where there is none (a
+function computed the loss, or it was inside a tuple), it is the number that `backward` was called on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from p4reduce.workloads.torch_runs.record import RECORD
 
 
 class Recorder:
-    """Writes `path`, a line a step."""
+    """A recorder of steps, which writes `path`, a line a step."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", buffering=1)
@@ -35,7 +35,7 @@ class Recorder:
         self._handles: list[Any] = []
 
     def listen(self) -> None:
-        """From now on, hear of every step and every module."""
+        """Hear of every step, module and backward pass from now on."""
         from torch.nn.modules.module import register_module_forward_hook
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -62,12 +62,12 @@ class Recorder:
         self._file.close()
 
     def begin(self, *_: Any) -> None:
-        """An optimizer begins a step. Those that are not below it any more have raised."""
+        """Note that an optimizer begins a step. Drop steps that it is not inside of: they have raised."""
         depth = _depth()
         self._steps = [*(step for step in self._steps if step < depth), depth]
 
     def end(self, *_: Any) -> None:
-        """An optimizer has ended a step."""
+        """Note that an optimizer has ended a step; write it down unless it is inside another."""
         depth = _depth()
         self._steps = [step for step in self._steps if step < depth]
         if not self._steps and os.getpid() == self._pid:
@@ -76,7 +76,7 @@ class Recorder:
             self.note(ended=time.monotonic(), loss=None if loss is None else loss.item())
 
     def heard(self, module: Any, given: Any, output: Any) -> None:
-        """A module has returned something."""
+        """Keep what a module has returned, if it is a loss."""
         found = getattr(output, "loss", output)
         if isinstance(found, torch.Tensor) and found.dim() == 0 and found.requires_grad:
             self._loss = found.detach()
@@ -87,7 +87,7 @@ class Recorder:
 
 
 def _depth() -> int:
-    """Of its caller's caller's call; a hook's is the same before and after a step."""
+    """Return the stack depth of the caller's caller; hooks before and after a step see the same."""
     depth, frame = 0, sys._getframe(2)
     while (above := frame.f_back) is not None:
         depth, frame = depth + 1, above

@@ -28,9 +28,9 @@ _MIN_WIDTH: Final = 60  # titles wrap at a table's width
 
 @dataclass(frozen=True)
 class Side:
-    """A run in figures. `bytes_a_step` is over each link: empty where there are too few steps to say.
+    """A run in figures. `bytes_a_step` is over each link, and empty where there are too few steps.
 
-    `start_s`: to the first step's end, which is no step's time; None where there is none.
+    `start_s`: until the first step's end, which counts as no step's time; None where there is no step.
     """
 
     backend: str
@@ -44,7 +44,7 @@ class Side:
 
     @classmethod
     def of(cls, backend: str, ran: Ran) -> Side:
-        """What came of a run."""
+        """Return the figures of a run."""
         return cls(
             backend=backend,
             seconds=ran.seconds,
@@ -58,11 +58,11 @@ class Side:
 
     @property
     def median_s(self) -> float | None:
-        """Of a step; None where there are not two."""
+        """Median time of a step; None where there are fewer than two steps."""
         return statistics.median(self.seconds_a_step) if self.seconds_a_step else None
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written."""
+        """Return the figures for JSON, which has None for a loss that is not finite."""
         return {
             "backend": self.backend,
             "seconds": self.seconds,
@@ -77,7 +77,7 @@ class Side:
 
 
 def require_gloo(ran: Ran) -> None:
-    """WorkloadError where Gloo was asked for and the script did not use it: there is nothing to compare."""
+    """Raise WorkloadError where Gloo was asked for and the script did not use it: nothing can be compared."""
     if ran.failure is None and ran.record.backend != GLOO:
         raise WorkloadError(
             "there is nothing to compare: the script made no process group of backend p4reduce, which "
@@ -86,7 +86,7 @@ def require_gloo(ran: Ran) -> None:
 
 
 def bytes_a_step(record: Record, looks: Sequence[Look]) -> dict[str, LinkBytes]:
-    """What went over each link from the first step's end to the last one's, for each step in between."""
+    """Return the bytes over each link from the first step's end to the last one's, per step in between."""
     steps = len(record.ended) - 1
     if steps < 1 or len(looks) < 2:
         return {}
@@ -101,7 +101,7 @@ def bytes_a_step(record: Record, looks: Sequence[Look]) -> dict[str, LinkBytes]:
 
 
 def _at(looks: Sequence[Look], moment: float) -> dict[str, tuple[float, float]]:
-    """The bytes over each link by then, up and down: on the straight line between the looks around it."""
+    """Return the bytes over each link until `moment`, up and down, interpolated between two looks."""
     after = min(max(bisect_right([look.at for look in looks], moment), 1), len(looks) - 1)
     early, late = looks[after - 1], looks[after]
     share = min(max((moment - early.at) / (late.at - early.at), 0.0), 1.0)
@@ -115,7 +115,7 @@ def _at(looks: Sequence[Look], moment: float) -> dict[str, tuple[float, float]]:
 
 
 def comparison_tables(ours: Side, gloo: Side) -> RenderableType:
-    """Both side by side, for a terminal."""
+    """Return tables of both side by side, for a terminal."""
     parts: list[RenderableType] = [_times(ours, gloo), _links(ours, gloo)]
     losses = _losses(ours, gloo)
     if losses is not None:
@@ -124,7 +124,7 @@ def comparison_tables(ours: Side, gloo: Side) -> RenderableType:
 
 
 def sentences(ours: Side, gloo: Side) -> list[str]:
-    """What the figures say, and what they cannot."""
+    """Say in words what the figures show, and what they cannot."""
     if ours.median_s is None or gloo.median_s is None:
         found = [
             "No two steps of an optimizer were seen: only the scripts as a whole are compared, and the "
@@ -199,7 +199,7 @@ def _losses(ours: Side, gloo: Side) -> Table | None:
 
 
 def _pairs(ours: Side, gloo: Side) -> list[tuple[int, float, float]]:
-    """Steps, from 1, with the losses of both."""
+    """Return the steps, from 1, for which both have a loss, with both losses."""
     return [
         (step, one, other)
         for step, (one, other) in enumerate(zip(ours.losses, gloo.losses, strict=False), start=1)

@@ -1,12 +1,12 @@
-"""Ranks of a script that are forked of one interpreter, which has imported PyTorch once for all of them.
+"""Ranks of a script that are forked from one interpreter, which has imported PyTorch once for all of them.
 
-Python runs `sitecustomize` when all of it is there but the script; the one that `p4reduce torch` puts in its
-path calls `serve`. In each rank that returns, and Python goes on to run the script as it would have: its
-`__main__`, its path, its frames, its exit code and its signals are Python's own doing, not ours. What is
-forked before is no script's: the interpreter has one thread, and PyTorch is only imported.
+Python runs `sitecustomize` when it is ready but for the script; the one that `p4reduce torch` puts in its
+path calls `serve`. That returns in each rank, and Python goes on to run the script as it would have: its
+`__main__`, its path, its frames, its exit code and its signals are Python's own doing, not ours. No script
+has run before the fork: the interpreter has one thread, and has only imported PyTorch.
 
-What cannot be told apart is forked; where something could, `_objection` says so and ranks start anew. Equal
-on all ranks are, of what chance gives to each otherwise, hashes of strings (PYTHONHASHSEED).
+Ranks are forked where a script cannot notice it; else `_objection` says why not, and ranks start anew. One
+difference is left: hashes of strings, random on each rank otherwise, are equal on all (PYTHONHASHSEED).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DESCRIPTORS: Final = 3  # stdout, stderr, and the gate
 
 @dataclass(frozen=True)
 class _Rank:
-    """A rank to be. It begins when there is a byte for it behind `gate`; not, where that is closed."""
+    """A rank to be. It begins when it reads a byte from `gate`, and ends where that is closed."""
 
     told: Path  # JSON: its namespace, its variables
     stdout: int
@@ -52,7 +52,7 @@ class _Rank:
 def serve(path: str) -> bool:
     """Fork ranks as they are asked for, and return in each of them alone.
 
-    `path`: where our `sitecustomize` lies. True where there is another, which has been run.
+    `path`: the folder of our `sitecustomize`. Return True where there is another, which has been run.
     """
     try:
         descriptor, *modules = os.environ.pop(LINE).split(",")
@@ -86,7 +86,7 @@ def serve(path: str) -> bool:
 
 
 def _hide(path: str) -> None:
-    """Take ourselves out of what the script sees."""
+    """Remove our `sitecustomize` from what the script sees."""
     sys.path.remove(path)
     sys.path_importer_cache.pop(path, None)
     sys.modules.pop("sitecustomize")
@@ -104,7 +104,7 @@ def _customise() -> bool:
 
 
 def _objection(words: Sequence[str]) -> str:
-    """Say what a script could tell a forked rank by; empty where there is nothing."""
+    """Say how a script could notice that its rank was forked; empty where it could not."""
     torch = sys.modules["torch"]
     if len(os.listdir("/proc/self/task")) > 1:
         return "there are threads, which forked processes would not have"
@@ -122,7 +122,7 @@ def _objection(words: Sequence[str]) -> str:
 
 
 def _shadow(directory: Path) -> str:
-    """Name what the script's directory has that would have been imported in place of another module."""
+    """Name an entry of the script's directory that would have been imported in place of another module."""
     known = {name.partition(".")[0] for name in sys.modules}
     for entry in sorted(os.listdir(directory)):
         name = entry.partition(".")[0]
@@ -138,7 +138,7 @@ def _shadow(directory: Path) -> str:
 
 
 def _asked(line: socket.socket) -> list[_Rank]:
-    """Wait for the ranks that are wanted. EOFError where nobody is there any more to want some."""
+    """Wait for the ranks that are wanted. EOFError where the other side is gone."""
     ranks: list[_Rank] = []
     while True:
         said, descriptors, _, _ = socket.recv_fds(line, MESSAGE, _DESCRIPTORS)
@@ -150,9 +150,9 @@ def _asked(line: socket.socket) -> list[_Rank]:
 
 
 def _be_one(line: socket.socket, ranks: Sequence[_Rank], added: Mapping[str, str]) -> None:
-    """Fork each, say who they are, and end; return in each of them.
+    """Fork the ranks, send their process ids, and end; return in each rank alone.
 
-    They become children of the one that has started all this, as if it had itself.
+    Ranks become children of the process that started the interpreter, as if it had started them itself.
     """
     try:
         rank = _fork(line, ranks)
@@ -185,9 +185,9 @@ def _fork(line: socket.socket, ranks: Sequence[_Rank]) -> _Rank:
 
 
 def _take(told: dict[str, Any], added: Mapping[str, str]) -> None:
-    """Be in the rank's namespace, with its variables, and with chance of its own.
+    """Enter the rank's namespace, and give the process the rank's variables and random seeds of its own.
 
-    `added`: variables that what was imported has added, as it would have here.
+    `added`: variables that imported modules have set, as they would have here.
     """
     namespaces.enter(Path(told["namespace"]))
     os.environ.clear()

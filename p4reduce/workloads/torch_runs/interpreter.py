@@ -1,7 +1,7 @@
-"""An interpreter that imports PyTorch while the fabric comes up, and of which a run's ranks are forked.
+"""An interpreter that imports PyTorch while the fabric comes up, and from which a run's ranks are forked.
 
-Its other side is `forking`. A rank is as `launch.start` would have started it, and costs no
-import of PyTorch; scripts that could tell the two apart have their ranks started anew.
+Its other side is `forking`. A rank is as `launch.start` would have started it, but need not import PyTorch.
+Where a script could notice the difference, its ranks start anew.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHANGES: Final = ("update", "setdefault", "pop", "popitem", "clear")
 
 @dataclass
 class Forked:
-    """A rank: a child of ours from when the process that has forked it has ended."""
+    """A forked rank. It becomes a child of ours when the process that has forked it ends."""
 
     pid: int
     stdout: IO[Any] | None
@@ -75,17 +75,17 @@ class Forked:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A rank to be: its host, and what it is told beside its host's environment."""
+    """A rank to be: its host, and its variables besides those of the host's environment."""
 
     host: HostState
     told: Mapping[str, str]
 
 
 class Interpreter:
-    """A context manager. It begins to import at once; runs may have their ranks of it one after the other.
+    """A context manager. It begins to import at once; runs may fork their ranks from it one after the other.
 
-    `warms`: it imports PyTorch as well where nothing can be forked of it, so that the first of several runs
-    does not read alone from the disk what the others find in memory.
+    `warms`: import PyTorch even where no rank can be forked, so that the first of several runs finds its
+    files in memory as the others do, and need not read them from the disk.
     """
 
     def __init__(self, script: Script, variables: Mapping[str, str], *, warms: bool = False) -> None:
@@ -165,11 +165,11 @@ class Interpreter:
 
     @property
     def imports(self) -> bool:
-        """Whether there is something to wait for."""
+        """True while `ready` would wait for an import."""
         return self._process is not None and not self._is_ready
 
     def ready(self) -> bool:
-        """Wait until it has imported all; False where it cannot be forked, and ranks start anew.
+        """Wait until it has imported all; return False where it cannot be forked, and ranks start anew.
 
         However long it takes on a busy machine, each rank by itself would take longer.
         """
@@ -185,7 +185,7 @@ class Interpreter:
     def _ask(
         self, cluster: ClusterState, wanted: Sequence[Wanted], descriptors: Sequence[Sequence[int]]
     ) -> list[int] | None:
-        """Have ranks forked, which wait; their pids, of children of ours."""
+        """Have ranks forked that wait at their gates; return the pids of these children, None on failure."""
         line, pids, said = self._line, None, b""
         assert line is not None
         with _adopting(), contextlib.suppress(OSError):
@@ -205,9 +205,9 @@ class Interpreter:
 
 
 def needs(script: Script) -> list[str] | None:
-    """List the modules that `script` will import; None where it could tell that they were there before.
+    """List the modules that `script` will import; None where it could notice that they were there before.
 
-    It could not where its first statements are imports of Python's own modules and then of PyTorch, and where
+    It cannot where its first statements are imports of Python's own modules and then of PyTorch, and where
     it changes no environment variables, which PyTorch reads when it is imported.
     """
     if script.words[0] == MODULE or not script.words[0].endswith(".py"):

@@ -27,18 +27,18 @@ class ScriptJob:
 
     @property
     def size(self) -> int:
-        """How many workers."""
+        """Number of workers."""
         return len(self._hosts)
 
     def terminate(self) -> None:
-        """End it; whoever waits for it hears so. From any thread."""
+        """End the script: `run` raises WorkloadError. Any thread may call this."""
         self._ended.set()
 
     def run(self, progress: Progress) -> Result:
         """Run it to its end. WorkloadError with the words of the process that failed.
 
-        Nobody but the script knows whether its sums were right: `right` is None. `mode` is empty where it has
-        not joined the job.
+        Only the script knows whether its sums were right, so that `right` is None. `mode` is empty where it
+        has not joined the job.
         """
 
         def on_line(line: Line) -> None:

@@ -35,7 +35,7 @@ _TRACEBACK: Final = "Traceback (most recent call last)"  # behind "[rank1]: " wh
 
 @dataclass(frozen=True)
 class Line:
-    """What a rank printed: a line, without its end."""
+    """A line that a rank printed, without its end."""
 
     rank: int
     host: str
@@ -45,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Failure:
-    """The rank that failed first. `code` is negative where a signal ended it; `words` its last on stderr."""
+    """The rank that failed first. `code` is negative where a signal ended it; `words`: its last on stderr."""
 
     rank: int
     host: str
@@ -54,7 +54,7 @@ class Failure:
 
     @property
     def exit_code(self) -> int:
-        """As a shell has it."""
+        """Exit code as a shell has it: 128 and the signal's number where a signal ended the rank."""
         return 128 - self.code if self.code < 0 else self.code
 
     def __str__(self) -> str:
@@ -88,18 +88,18 @@ class _Rank:
 
     @property
     def failed_at(self) -> float:
-        """When it went wrong: who fails makes others fail, which may be quicker to end."""
+        """Time of its traceback's start, or else of its end: ranks that fail because of it may end sooner."""
         ended = time.monotonic() if self.ended_at is None else self.ended_at
         raised = self.raised_at
         return ended if raised is None or raised < ended - _DYING_S else raised
 
     @property
     def is_raising(self) -> bool:
-        """Whether it is about to end with a traceback."""
+        """True if it is about to end with a traceback."""
         return self.code is None and self.raised_at is not None and self.failed_at == self.raised_at
 
     def failure(self) -> Failure:
-        """It has failed; its last traceback, or the last lines."""
+        """Return how it failed, with its last traceback, or else the last lines."""
         lines = list(self.words)
         begins = [place for place, line in enumerate(lines) if _TRACEBACK in line]
         kept = lines[begins[-1] :] if begins else lines[-_LAST_LINES:]
@@ -141,13 +141,13 @@ class Ranks:
 
     @property
     def running(self) -> int:
-        """How many have not ended."""
+        """Number of ranks that have not ended."""
         return sum(rank.code is None for rank in self._ranks)
 
     def wait(self, on_look: Callable[[], None]) -> Failure | None:
-        """Until all have ended well, or one has not, and its failure. `on_look` every so often.
+        """Wait until all have ended well, or one has failed; return the failure. Call `on_look` repeatedly.
 
-        Whoever prints a traceback meanwhile is given the time to end: it may be what the others failed by.
+        A rank that prints a traceback meanwhile gets the time to end: it may have made the others fail.
         """
         failed: list[_Rank] = []
         while self.running and not (failed and not any(rank.is_raising for rank in self._ranks)):
@@ -157,7 +157,7 @@ class Ranks:
         return min(failed, key=lambda rank: rank.failed_at).failure() if failed else None
 
     def close(self) -> None:
-        """End those that still run, and what they all have started; idempotent."""
+        """End the ranks that still run, and the processes that ranks have started; idempotent."""
         try:
             self._stop()
         finally:
@@ -170,7 +170,7 @@ class Ranks:
             self._selector.close()
 
     def _processes(self) -> Iterable[Child]:
-        """Start all: of the interpreter that has PyTorch, where there is one that can be forked."""
+        """Start all ranks, forked from the interpreter that has PyTorch where there is one that can be."""
         pairs = list(zip(self._hosts, self._environments, strict=True))
         wanted = [Wanted(host, told) for host, told in pairs]
         forked = None if self._interpreter is None else self._interpreter.fork(self._cluster, wanted)
@@ -205,7 +205,7 @@ class Ranks:
         self._on_line(Line(rank.number, rank.host, text, is_error))
 
     def _hear(self, timeout_s: float) -> None:
-        """What was printed, and who has ended, in that order."""
+        """Read what was printed, and then which ranks have ended."""
         ready = [key.data for key, _ in self._selector.select(timeout_s)]
         for _, pipe in ready:
             if pipe is not None and not pipe.read():
@@ -229,7 +229,7 @@ class Ranks:
                 yield pipe
 
     def _stop(self) -> None:
-        """SIGTERM to those that still run, some time to hear it, and what they say meanwhile."""
+        """Send SIGTERM to ranks that still run; for some seconds, hear what they print until they end."""
         if not self.running:
             return
         self._signal(signal.SIGTERM)
@@ -238,7 +238,7 @@ class Ranks:
             self._hear(left)
 
     def _signal(self, number: signal.Signals) -> None:
-        """To all processes of all ranks. Nobody has waited for these yet: their groups are still theirs."""
+        """Signal all processes of ranks that nobody has waited for: their process groups are still theirs."""
         for rank in self._ranks:
             if rank.process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -246,7 +246,7 @@ class Ranks:
 
 
 class _Pipe:
-    """A pipe's lines. Of what a carriage return takes back (progress bars), the last is left."""
+    """A pipe's lines. Of parts that carriage returns overwrite (progress bars), only the last is left."""
 
     def __init__(self, descriptor: int, on_line: Callable[[str], None]) -> None:
         self.descriptor = descriptor
@@ -274,7 +274,7 @@ class _Pipe:
         self._tell_rest()
 
     def _tell_rest(self) -> None:
-        """What was not ended by a line's end is one, too."""
+        """Pass the rest on as a line, although it has no line's end."""
         if self._held:
             held, self._held = self._held, b""
             self._tell(held)
@@ -285,7 +285,7 @@ class _Pipe:
 
 
 def _code_of(pid: int) -> int:
-    """The exit code of a child that has ended, as Popen has it; it stays to be waited for."""
+    """Return the exit code of a child that has ended, as Popen has it; it can still be waited for."""
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     if ended is None:
         raise ProcessLookupError(f"process {pid} has not ended")

@@ -1,4 +1,4 @@
-"""The file in which rank 0 notes its steps: what they end at, and their losses. JSON, a line a step."""
+"""The file in which rank 0 notes when its steps end, and their losses. JSON, a line a step."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ GLOO: Final = "gloo"
 
 @dataclass(frozen=True)
 class Record:
-    """What a script has noted.
+    """Notes of a script.
 
-    `ended`: when each step did, on the machine's monotonic clock. `losses`: the last one before each step's
-    end; None where there was none. `backend`: what was made instead of p4reduce.
+    `ended`: the time of each step's end, on the machine's monotonic clock. `losses`: the last one before each
+    step's end; None where there was none. `backend`: the one that was made instead of p4reduce.
     """
 
     ended: list[float] = field(default_factory=list)
@@ -27,12 +27,12 @@ class Record:
 
     @property
     def seconds(self) -> list[float]:
-        """What each step took but the first, which begins before anybody looks."""
+        """Seconds that each step took but the first, whose beginning is not recorded."""
         return [later - earlier for earlier, later in zip(self.ended, self.ended[1:], strict=False)]
 
 
 def read(path: Path) -> Record:
-    """What is in the file; nothing where the script has not written any."""
+    """Read the file; the record is empty where the script has not written any."""
     ended, losses, backend = [], [], ""
     for line in path.read_text().splitlines() if path.exists() else ():
         noted = json.loads(line)

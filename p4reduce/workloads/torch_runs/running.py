@@ -32,7 +32,7 @@ _COMPILED: Final = "TORCHINDUCTOR_CACHE_DIR"
 
 @dataclass(frozen=True)
 class Status:
-    """How it goes. `busiest` is the link that carries most now, one way, and its Mbit/s."""
+    """State of a run. `busiest` is the link that carries most now, one way, and its Mbit/s."""
 
     running: int
     ranks: int
@@ -42,9 +42,9 @@ class Status:
 
 @dataclass(frozen=True)
 class Ran:
-    """A run that is over. `failure`: the rank that ended it; `looks`, `record`: where asked for.
+    """A run that is over. `failure`: the rank that failed; `looks`, `record`: where asked for.
 
-    `jobs`: how many of p4reduce it had, as far as the controller says. `began`: by the record's clock.
+    `jobs`: the number of its jobs; None where the controller does not say. `began`: by the record's clock.
     """
 
     seconds: float
@@ -75,10 +75,10 @@ def run(
 ) -> Ran:
     """Run `script` in `hosts` to its end.
 
-    `recorded`: with what its steps took. `own_caches`: what torch.compile keeps is of this run alone.
-    `backend` "gloo": what asks for p4reduce gets Gloo, on the same links. `instead_of` "gloo": what asks for
-    Gloo, or for no backend, gets p4reduce. `job`: one that is there already; without, it has one of its own,
-    which is deleted at the end. `interpreter`: what ranks are forked of, where they can be.
+    `recorded`: record its steps. `own_caches`: torch.compile's cache is for this run alone. `backend` "gloo":
+    a script that asks for p4reduce gets Gloo, on the same links. `instead_of` "gloo": a script that asks for
+    Gloo, or for no backend, gets p4reduce. `job`: one that is there already; without it, the run has one of
+    its own, which is deleted at the end. `interpreter`: the one to fork ranks from, where that is possible.
     """
     meeting = Meeting.at(hosts[0], run=job)
     told = [environment(cluster, hosts, rank, meeting) for rank in range(len(hosts))]
@@ -124,7 +124,7 @@ def run(
 
 
 class _Rates:
-    """What the links carry. A training goes on without the controller, beside which they are looked for."""
+    """Rates of the links, read beside the controller. They are unknown while it is gone; the run goes on."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -132,7 +132,7 @@ class _Rates:
         self._looks: list[tuple[float, dict[str, LinkBytes]]] = []
 
     def busiest(self) -> tuple[str, float] | None:
-        """The link that carried most in the last second, and its Mbit/s; None where that is not known."""
+        """Return the link that carried most in the last second, and its Mbit/s; None where unknown."""
         now = self._now()
         if now is None:
             self._looks.clear()
@@ -149,7 +149,7 @@ class _Rates:
         return name, max(carried[name].up, carried[name].down) * 8 / (at - since_s) / 1e6
 
     def since(self, before: dict[str, LinkBytes]) -> dict[str, LinkBytes]:
-        """What went over each link since then; nothing where that is not known any more."""
+        """Return the bytes over each link since `before`; empty where they are not known any more."""
         now = self._now()
         return {} if now is None else links.since(now, before)
 

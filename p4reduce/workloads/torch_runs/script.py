@@ -1,4 +1,4 @@
-"""A user's script, and what torchrun would tell each of its processes."""
+"""A user's script, and the variables that torchrun would give each of its processes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ MODULE: Final = "-m"
 
 @dataclass(frozen=True)
 class Script:
-    """`words` are Python's: a file or `-m module`, then its arguments. It starts in `directory`."""
+    """A script. `words`: a file or `-m module`, then its arguments. It starts in `directory`."""
 
     words: tuple[str, ...]
     directory: Path
 
     @classmethod
     def of(cls, words: Sequence[str], *, directory: Path | None = None) -> Script:
-        """What was asked for, in `directory` (None: where we are). WorkloadError where it cannot run."""
+        """Return the script of `words` in `directory` (None: ours). WorkloadError where it cannot run."""
         directory = directory or _here()
         if not words or not words[0]:
             raise WorkloadError("there is no script to run: say '-- train.py ARGS' or '-- -m MODULE ARGS'")
@@ -53,13 +53,13 @@ class Script:
 
     @property
     def command(self) -> list[str]:
-        """What each process is: this Python, whose output is not held back."""
+        """Command of each process: this Python, with unbuffered output."""
         return [sys.executable, "-u", *self.words]
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """What all processes of a run are told: its name, which is the job's too, and rank 0's store."""
+    """Meeting point of a run's processes: the run's name, which is the job's too, and rank 0's store."""
 
     run: str
     address: str
@@ -67,14 +67,14 @@ class Meeting:
 
     @classmethod
     def at(cls, host: HostState, *, run: str = "") -> Meeting:
-        """That of `run`, or of a new one, with rank 0 on `host`: at a port that is free there now."""
+        """Return that of `run`, or of a new one, with rank 0 on `host` at a port that is free there now."""
         return cls(run or f"torch-{secrets.token_hex(4)}", host.management_ip, _free_port(host))
 
 
 def environment(
     cluster: ClusterState, hosts: Sequence[HostState], rank: int, meeting: Meeting
 ) -> dict[str, str]:
-    """What torchrun sets for a process of a run, and what p4reduce.torch asks for."""
+    """Return the variables that torchrun sets for a process of a run, and those that p4reduce.torch reads."""
     size, gpus = len(hosts), gpus_of(cluster, hosts)
     rate = cluster.intra_rate_mbit
     return {
@@ -104,7 +104,7 @@ def environment(
 
 
 def environment_of_all() -> dict[str, str]:
-    """Return what processes of all clusters and ranks are told."""
+    """Return the variables that are the same in all clusters and on all ranks."""
     return {
         **{name: os.environ.get(name, "1") for name in _THREADS},
         "PATH": launch.programs(),
@@ -114,7 +114,7 @@ def environment_of_all() -> dict[str, str]:
 
 
 def require_torch(machines: Sequence[str] = ()) -> None:
-    """WorkloadError where there is no PyTorch for a script. `machines`: its hosts that are of kind roce."""
+    """Raise WorkloadError where a script has no PyTorch. `machines`: its hosts that are of kind roce."""
     if gloo_missing():
         raise WorkloadError(
             f"PyTorch is not installed for {sys.executable}: 'make gloo' installs it, or "
