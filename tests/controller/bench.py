@@ -75,7 +75,7 @@ ONE_RACK, ACROSS = (0, 1, 2), (0, 3, 1, 4)  # hosts of jobs in RACKS
 
 
 def member(config: Config, rank: int, host: int, *, qp: int = 0x100, **fields: Any) -> Member:
-    """The worker of a rank on the host of that number, from 0."""
+    """Return the worker of a rank on the host with that number, counted from 0."""
     where = config.hosts[host]
     return Member(
         rank=rank,
@@ -90,13 +90,13 @@ def member(config: Config, rank: int, host: int, *, qp: int = 0x100, **fields: A
 
 
 def backed_up(who: Member, host: int) -> Member:
-    """The same with a backup interface."""
+    """Return this worker with a backup interface on the host with that number."""
     ip = IPv4Address(f"172.31.0.{host + 1}")
     return replace(who, backup=Backup(mac=f"06:00:00:00:00:{host:02x}", ip=ip, path_mtu=1024))
 
 
 def account(ready: Ready, who: Member, size: int, **spec: Any) -> Account:
-    """What a worker of the job "train" tells of it when it resumes."""
+    """Return the account of the job "train" that a worker gives when it resumes."""
     return Account(
         spec=JobSpec(name="train", world_size=size, **spec),
         plan=replace(plan_of(ready), mode_reason=""),
@@ -167,7 +167,7 @@ class Worker:
         self.session.hear(answer)
 
     def asks(self, number: int) -> bool:
-        """Whether the controller says that this worker is in its job."""
+        """Tell whether the controller says that this worker is in its job."""
         self.listen()
         self.session.hear(Heartbeat(number=number))
         return Heartbeat(number=number) in everything(self.session)
@@ -216,14 +216,14 @@ class Bench:
     # The controller
 
     async def settled(self) -> None:
-        """The controller has settled the switches that are there, and done what was to be done."""
+        """Let the controller settle the connected switches, and wait until it has nothing to do."""
         for name, switch in self.registry.switches.items():
             if self.switches[name].connected:
                 await self.registry.manager.settle(switch)
         await self.registry.drain()
 
     async def restart(self, path: Path | None = None, *, settle: bool = True, listen: bool = False) -> None:
-        """The controller dies and comes back, on the database in `path` if it is another."""
+        """Kill the controller and start it again, on the database in `path` if that is given."""
         self.registry.stop()
         await self.registry.drain()
         self.store.close()
@@ -235,18 +235,18 @@ class Bench:
             self.registry.listens()
 
     async def restart_on_a_new_database(self, *, listen: bool = False) -> None:
-        """What switches hold of jobs stays, and nobody knows of it."""
+        """Restart with an empty database: switches still hold entries of jobs that nobody knows."""
         await self.restart(Path(f"{self.path}.new"), listen=listen)
 
     def back_up(self) -> Path:
-        """A copy of the database as it is now."""
+        """Copy the database as it is now, and return the copy's path."""
         copy = self.path.with_name("backup.db")
         with contextlib.closing(sqlite3.connect(copy)) as target:
             self.store.connection.backup(target)
         return copy
 
     async def restore(self, backup: Path, *, settle: bool = True, listen: bool = False) -> None:
-        """The controller is stopped, and another begins with the backup."""
+        """Stop the controller, and start another one on the backup."""
         await self.restart(backup, settle=False)
         for switch in self.switches.values():
             if switch.connected:
@@ -293,20 +293,20 @@ class Bench:
         return sessions
 
     async def run_job(self, name: str, hosts: int | Sequence[int], **how: Any) -> list[Session]:
-        """The same, until it runs."""
+        """Let workers join as in `join`, bring them up, and return their sessions."""
         sessions = await self.join(name, hosts, **how)
         say(sessions, Up())
         return sessions
 
     async def leave(self, sessions: Iterable[Session]) -> None:
-        """All say that they leave, and what is to be done for it is done."""
+        """Let all workers leave, and wait until the controller has nothing to do."""
         say(sessions, Leave())
         await self.registry.drain()
 
     async def ready_workers(
         self, name: str = "train", hosts: Sequence[int] = ONE_RACK, *, spec: JobSpec | None = None, **how: Any
     ) -> list[Worker]:
-        """They have heard Ready, and are not up."""
+        """Return workers that have joined and heard Ready, but are not up."""
         if spec is not None:
             self.registry.create_job(spec)
         sessions = await self.join(name, hosts, **how)
@@ -316,7 +316,7 @@ class Bench:
         return workers
 
     async def start(self, name: str = "train", hosts: Sequence[int] = ONE_RACK, **how: Any) -> list[Worker]:
-        """The same, until they run."""
+        """Return the workers of a job that runs."""
         workers = await self.ready_workers(name, hosts, **how)
         say(workers, Up())
         await self.go(workers)
@@ -324,7 +324,7 @@ class Bench:
         return workers
 
     async def go(self, workers: Iterable[Worker], seconds: float = 0.0) -> None:
-        """Until nothing happens any more; then let time pass."""
+        """Go on until nothing happens any more, then let `seconds` pass."""
         workers = list(workers)
         for step in range(4 + round(2 * seconds)):
             if step >= 4:
@@ -336,7 +336,7 @@ class Bench:
                 worker.listen()
 
     def all_hold(self, workers: Sequence[Worker]) -> None:
-        """They have nothing under way any more, and wait for the move."""
+        """Let workers answer that they have nothing under way, and wait for the job's move."""
         number = self.job.move.number if self.job.move is not None else 0
         say(workers, Paused(number, 10))
         say(workers, Held(number))
@@ -352,7 +352,7 @@ class Bench:
     # Workers that tell of their job
 
     async def run_known(self, size: int) -> list[Account]:
-        """A job that runs, and what its workers know."""
+        """Run a job, and return what its workers know of it."""
         sessions = await self.run_job("train", size)
         return [
             account(ready_of(session), self.member(rank, qp=self.qp), size)
@@ -360,19 +360,19 @@ class Bench:
         ]
 
     def tell(self, known: Account) -> Session:
-        """A worker resumes, and tells what it knows."""
+        """Resume a worker that tells what it knows, and return its session."""
         rank, generation = known.member.rank, known.plan.generation
         return self.registry.sessions.resume("train", generation, rank, known.token, known)
 
     def all_tell(self, known: Sequence[Account]) -> list[Session]:
-        """The job is there again with the last of them."""
+        """Resume workers that tell what they know: the job is back with the last of them."""
         for one in known[:-1]:
             with pytest.raises(UnreachableError, match="to tell of it"):
                 self.tell(one)
         return [self.tell(one) for one in known[::-1]][::-1]
 
     async def all_leave(self, back: Sequence[Session]) -> None:
-        """The job is over, and nothing of it is left."""
+        """Let all workers leave, and check that nothing of the job is left."""
         await self.leave(back)
         assert [heard(session)[-2:] for session in back] == [[Left(), None]] * len(back)
         assert (self.switch.of_jobs, self.used()) == ({}, {})
@@ -380,7 +380,7 @@ class Bench:
     # Switches
 
     async def lose(self, name: str, *, forget: bool = False) -> None:
-        """A switch goes away; with `forget` it has lost its entries when it is back."""
+        """Disconnect a switch; with `forget` it has lost its entries when it is back."""
         self.switches[name].connected = False
         self.registry.manager.on_switch_change(name)
         await self.registry.drain()
@@ -388,7 +388,7 @@ class Bench:
             self.switches[name].forget()
 
     async def find(self, name: str) -> None:
-        """It is back, as its own connection makes it: guards and base entries first."""
+        """Reconnect a switch as its own connection does: guards and base entries first."""
         switch = self.switches[name]
         switch.connected = True
         if not switch.entries:
@@ -413,19 +413,19 @@ class Bench:
         return self.registry.job("train").job
 
     def member(self, rank: int, host: int | None = None, **fields: Any) -> Member:
-        """The worker of a rank, on the host of that number unless it is said."""
+        """Return the worker of a rank, on the host of the same number unless `host` names another."""
         return member(self.config, rank, rank if host is None else host, **fields)
 
     def guards(self, name: str) -> set[Entry]:
-        """Those of a job on the only switch."""
+        """Return the guards of a job on the only switch."""
         return set(removal_order(self.registry.job(name).allocations["s1"].entries)[1])
 
     def uses(self, leaf: str) -> set[str]:
-        """The spines that a leaf's partial sums go to, by its entries."""
+        """Return the spines that a leaf's partial sums go to, by its entries."""
         return self._spines(leaf, UPLINK)
 
     def routes_over(self, leaf: str) -> set[str]:
-        """The spines that a leaf's routes to other racks go over."""
+        """Return the spines that a leaf's routes to other racks go over."""
         return self._spines(leaf, ECMP_MEMBER)
 
     def _spines(self, leaf: str, table: str) -> set[str]:
@@ -434,11 +434,11 @@ class Bench:
         return {link.spine for link in self.registry.links.graph.uplinks(leaf) if link.leaf_port in ports}
 
     def of_jobs(self, name: str) -> set[Entry]:
-        """What a switch holds beside its base entries."""
+        """Return the entries that a switch holds beside its base entries."""
         return set(self.switches[name].of_jobs.values())
 
     def tables(self, name: str = "s1") -> set[str]:
-        """The tables, or "group", of what a switch holds of jobs."""
+        """Return the tables of a switch's entries of jobs; a group's is "group"."""
         return {getattr(entry, "table", "group") for entry in self.of_jobs(name)}
 
     def used(self) -> dict[str, int]:
@@ -447,7 +447,7 @@ class Bench:
         return {name: switch.allocator.used for name, switch in switches if switch.allocator.used}
 
     def is_as_wanted(self) -> bool:
-        """Whether each switch holds exactly what it shall."""
+        """Tell whether each switch holds exactly the entries that it should."""
         return all(
             set(self.switches[name].entries.values())
             == set(self.registry.manager.rerouting.wanted_entries(name))
@@ -455,7 +455,7 @@ class Bench:
         )
 
     def retired(self, qp: int) -> set[tuple[int, int]]:
-        """Which of `qp` and the next somebody may still send to, on which hosts of `ONE_RACK`."""
+        """Return hosts in `ONE_RACK` with those of `qp` and the next QPN that somebody may still send to."""
         now = self.now
         return {
             (host, number)

@@ -21,7 +21,7 @@ _NO_BMV2 = pytest.mark.skipif(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine has an event loop, and what is entered there of the contexts it takes."""
+    """Run a coroutine test in an event loop, with the async context managers among its arguments entered."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
@@ -39,7 +39,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture
 def b(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
-    """One rack, the module's CONFIG, or what a test says by `parametrize("b", …, indirect=True)`."""
+    """The bench: what `parametrize("b", …, indirect=True)` says, the module's CONFIG, or one rack."""
     config: Config = getattr(request, "param", getattr(request.module, "CONFIG", RACK))
     return Bench(tmp_path / "c.db", config)
 

@@ -55,21 +55,21 @@ class FakeSwitch(Switch):
         return {key: entry for key, entry in self.entries.items() if entry not in self.base()}
 
     def forget(self) -> None:
-        """Everything is lost."""
+        """Lose all entries."""
         self._erase(list(self.entries.values()))
 
     def restart(self) -> None:
-        """Everything is lost; what fills it again is what a connection does first."""
+        """Lose all entries, and write what a connection writes first."""
         self.forget()
         self._write(chain(self.guards(), self.base()))
 
     def connect(self) -> None:
-        """A new controller has come: what its connection writes first, beside what is there."""
+        """Connect a new controller: it finds the entries, and adds what its connection writes first."""
         self.on_found(self.entries.values())
         self._write(entry for entry in (*self.guards(), *self.base()) if key_of(entry) not in self.entries)
 
     def routed_without(self, guards: Iterable[Entry], *, since: int) -> bool:
-        """Whether, after so many changes, there ever was a route while one of the guards was not."""
+        """Tell whether, after change `since`, there ever was a route while one of the guards was missing."""
         guards, there = set(guards), set[Entry]()
         for number, (entry, written) in enumerate(self.log, 1):
             (there.add if written else there.discard)(entry)
@@ -125,7 +125,7 @@ class FakeSwitch(Switch):
         return True
 
     async def _came(self) -> None:
-        """A batch has come, and is not written yet."""
+        """Intercept a batch that has come and is not written yet."""
 
     async def write_batch(self, updates: Sequence[Update]) -> list[Failure]:
         self._check()

@@ -42,7 +42,7 @@ def run_async(main: Coroutine[Any, Any, _T]) -> _T:
 
 
 def free_port() -> int:
-    """A TCP port that was free a moment ago, from where the kernel takes none for outgoing connections."""
+    """Return a TCP port that was free a moment ago, outside the kernel's range for outgoing connections."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -108,7 +108,7 @@ class RunningSwitch:
 
 
 def job(number: int = 0, *, ranks: int = 3, generation: int = 1) -> list[Entry]:
-    """The entries of a job of the first hosts, in the order to write them."""
+    """Return the entries of a job of the first hosts, in the order to write them."""
     members = [
         Member(
             rank=rank,

@@ -14,7 +14,7 @@ CONFIG = fabric((3, 2), spines=2)
 
 
 def tell(b: Bench, workers: Sequence[Worker], hosts: Sequence[int]) -> set[str]:
-    """All try to come back, twice; what they are told to wait for then."""
+    """Let all workers try twice to come back, and return what they are told to wait for the second time."""
     waits: list[str] = []
     for rank, host in [*enumerate(hosts)] * 2:
         worker = workers[rank]
@@ -65,7 +65,7 @@ async def test_a_job_across_racks_waits_for_a_spine_and_is_then_renewed_without_
 
 
 async def test_a_job_waits_for_its_leaf(b: Bench) -> None:
-    """Nobody else knows which guards it needs."""
+    """Check that it does, as no other switch knows which guards the job needs."""
     workers = await b.start(elastic=True)
     await b.lose("l1")
     await b.restart_on_a_new_database(listen=True)

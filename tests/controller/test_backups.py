@@ -42,7 +42,7 @@ async def a_job_that_ended(b: Bench, name: str = "first") -> None:
 async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
     b: Bench, tmp_path: Path, same_number: bool, same_qps: bool, ended: bool
 ) -> None:
-    """That one has ended since; the other may have its number on the switch, and its QPs' numbers as well."""
+    """End the first job after the backup; the other one may have its number on the switch and its QPNs."""
     first = await b.run_job("first", 2)
     if ended:
         first[0].hear(Abort("no more"))
@@ -80,7 +80,7 @@ async def test_a_job_in_the_slots_of_one_that_the_backup_has_keeps_them(
 async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_elsewhere(
     b: Bench, tmp_path: Path
 ) -> None:
-    """It runs by ring when it is told of again, where it went after the backup."""
+    """Resume the backup's job, which runs by ring since, when another job has its slots."""
     first = [ready_of(session) for session in await b.run_job("first", 2)]
     backup = b.back_up()
     b.registry.delete_job("first")
@@ -101,7 +101,7 @@ async def test_a_job_of_the_backup_whose_slots_are_anothers_by_now_is_renewed_el
 
 
 async def test_a_job_has_the_slots_of_one_plane_of_the_backup_and_the_number_of_another(b: Bench) -> None:
-    """Both planes give up their places, and what the job has on the switch stays."""
+    """Check that both planes give up their places, and that what the job has on the switch stays."""
     planes = [
         await b.join(f"gang/{plane}", ONE_RACK, gang=Gang(name="gang", plane=plane, planes=2))
         for plane in range(2)
@@ -123,7 +123,7 @@ async def test_a_job_has_the_slots_of_one_plane_of_the_backup_and_the_number_of_
 
 
 async def test_a_job_that_the_backup_has_as_being_set_up_keeps_its_guards(b: Bench, tmp_path: Path) -> None:
-    """Its workers may have heard of it since, and send: what they send is for nobody's slots."""
+    """Check that guards drop what its workers may send that have heard of it since."""
     backups: list[Path] = []
     save = b.store.save_job
 
@@ -147,7 +147,7 @@ async def test_a_job_that_the_backup_has_as_being_set_up_keeps_its_guards(b: Ben
 
 
 def told(b: Bench, worker: Worker, hosts: Sequence[int]) -> Account:
-    """What the message of a worker that resumes has of it now."""
+    """Return the account in the message of a worker that resumes now."""
     assert worker.ready is not None
     who = member(b.config, worker.rank, hosts[worker.rank], qp=worker.qp)
     ready = worker.ready
@@ -213,7 +213,7 @@ async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
 async def test_what_one_worker_says_of_a_later_generation_takes_nothing_from_others(
     racks: Bench, tmp_path: Path
 ) -> None:
-    """It says that it was in a generation that is another job's, with queue pairs on its own host."""
+    """Let a worker say that it was in another job's generation, with queue pairs on its own host."""
     workers = await racks.start()
     backup = racks.back_up()
     await racks.start("other")
@@ -276,9 +276,9 @@ async def test_a_switch_that_is_looked_over_after_more_was_given_out_keeps_its_j
 async def test_no_guard_of_an_unknown_job_stops_what_a_worker_is_sent_by_ring(
     b: Bench, tmp_path: Path, restarted: bool
 ) -> None:
-    """Another controller, on a copy of the database, had begun to set up a job of the same queue pairs.
+    """Set up a job of the same queue pairs by another controller, on a copy of the database.
 
-    They go when the switch is there or when the workers have come back, whichever is later.
+    Its guards go when the switch is there or when the workers have come back, whichever is later.
     """
     before = await b.start("before", ONE_RACK)
     guards = b.guards("before")
@@ -302,7 +302,7 @@ async def test_no_guard_of_an_unknown_job_stops_what_a_worker_is_sent_by_ring(
 
 
 async def test_a_job_is_not_over_because_another_has_its_number_by_now(b: Bench, tmp_path: Path) -> None:
-    """By ring, no switch tells that the number was given out; the job goes on, for now by itself."""
+    """Check that a job by ring, whose number no switch tells as given out, goes on by itself for now."""
     await a_job_that_ended(b)
     backup = b.back_up()
     while b.store.newest_generation < 1_000_257:
@@ -322,7 +322,7 @@ MOST = 1 << 20  # generations that are left out because workers say that they we
 
 
 async def a_worker_uses_up_what_may_be_left_out(b: Bench) -> None:
-    """One that knows its token, and lies about the newest generation."""
+    """Let a worker that knows its token use it up by lying about the newest generation."""
     liar = (await b.start("liar", (30, 31)))[0]
     assert liar.ready is not None
     says, token = b.store.newest_generation + MOST, liar.ready.resume_token
@@ -349,7 +349,7 @@ async def test_one_worker_that_uses_up_what_may_be_left_out_takes_nothing_from_o
 
 
 async def test_what_a_switch_knows_counts_for_no_worker(b: Bench) -> None:
-    """Its database begins far behind, as the clock was set back, and a switch is back after the liar."""
+    """Begin far behind, as after the clock was set back, and bring a switch back after the liar."""
     workers = await b.start("train", (0, 1, 2))
     await b.lose("s1")
     await a_worker_uses_up_what_may_be_left_out(b)
@@ -367,7 +367,7 @@ async def test_what_a_switch_knows_counts_for_no_worker(b: Bench) -> None:
 
 
 def is_counted(lies: Sequence[int], given_out: Sequence[int], honest: int) -> bool:
-    """Whether a controller counts on behind an honest worker's generation, after what others have said."""
+    """Tell whether a controller counts on behind an honest worker's generation after lies of another."""
     with Store(":memory:", wall_clock=lambda: 1e6) as store:
         switch = FakeSwitch(RACK.switches[0], base_entries(RACK, RACK.switches[0]))
         adoption = Registry(RACK, store, [ManagedSwitch(switch)]).adoption
@@ -399,7 +399,7 @@ def test_what_others_say_does_not_decide_whether_a_worker_is_believed(
 async def test_guards_that_nobody_knows_stay_until_somebody_takes_them_away(
     b: Bench, tmp_path: Path, database: str
 ) -> None:
-    """Also when that controller is restarted: what it has given out by then was never theirs."""
+    """Check that a restart keeps them: no generation that the controller has given out by then was theirs."""
     await a_job_that_ended(b)
     backup = b.back_up()
     (first, *_) = await b.run_job("train", 3)

@@ -1,4 +1,4 @@
-"""What is said in a session comes through protobuf as it was, for every message and every value."""
+"""The codec: each message of a session, with each value, comes through protobuf unchanged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPTIONAL = st.none() | NUMBERS
 
 @cache
 def said(kind: Any) -> st.SearchStrategy[Any]:
-    """Any message of a class, by the types of its fields."""
+    """Return a strategy for any message of a class, by the types of its fields."""
     by_type: dict[str, st.SearchStrategy[Any]] = {
         "int": NUMBERS,
         "int | None": OPTIONAL,
@@ -172,7 +172,7 @@ def test_secrets_are_not_shown() -> None:
 
 @pytest.mark.parametrize("letter", ["x", "ä", "梯", "\U0001f600", "\udc80", "\0"])
 def test_reasons_and_calls_are_cut_to_what_the_controller_takes(letter: str) -> None:
-    """In whatever script; what cannot be encoded is replaced, as the whole message would be lost."""
+    """Check any script; what cannot be encoded is replaced, as the whole message would be lost."""
     said = messages.Abort(letter * 20_000, messages.Called(3, letter * 20_000))
     written = codec.to_controller(said)
     assert written.ByteSize() < Limits().session_message_bytes

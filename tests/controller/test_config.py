@@ -1,4 +1,4 @@
-"""What the configuration says of queue pairs and of links is checked before anybody joins."""
+"""Queue pairs and links in the configuration: they are checked before anybody joins."""
 
 from __future__ import annotations
 

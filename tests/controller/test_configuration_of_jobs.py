@@ -82,7 +82,7 @@ class DeclaredBench(Bench):
         return registry
 
     def batches(self) -> dict[str, int]:
-        """How many batches each switch got since the last call."""
+        """Return the number of batches that each switch got since the last call."""
         found = {name: len(switch.batches) for name, switch in self.switches.items() if switch.batches}
         for switch in self.switches.values():
             switch.batches.clear()
@@ -235,7 +235,7 @@ async def test_nothing_of_jobs_is_ever_drift(bench: DeclaredBench, seed: int) ->
 
 
 async def test_the_switches_are_written_by_one_at_a_time(bench: DeclaredBench) -> None:
-    """What a job's set-up wrote so far is not looked at: the switch is locked, and the plan waits."""
+    """Check that the plan waits for the switch's lock, and so sees no half-written job."""
     switch: ManagedSwitch = bench.registry.switches["l1"]
     async with switch.lock:
         plan = asyncio.ensure_future(bench.configuration.plan(""))

@@ -68,7 +68,7 @@ def by_hand(switch: RunningSwitch, change: Callable[[set[Entry]], list[Update]])
 
 
 def held(switch: RunningSwitch) -> set[Entry]:
-    """What the switch holds, as somebody reads it who is not the controller."""
+    """Return the switch's entries, read by a client other than the controller."""
 
     async def main() -> set[Entry]:
         client = P4RuntimeClient(switch.address, device_id=DEVICE_ID, schema=shipped_program().schema)
@@ -80,7 +80,7 @@ def held(switch: RunningSwitch) -> set[Entry]:
 
 
 def plan_when_back(admin: AdminClient, document: str = "") -> pb.PlanReport:
-    """The plan once the controller has the switch again."""
+    """Return the plan once the controller has the switch again."""
     deadline = time.monotonic() + _PATIENCE_S
     while True:
         report = admin.plan(document)
@@ -166,7 +166,7 @@ def test_a_wrong_document_changes_nothing(process: Process, switch_process: Runn
 
 
 def test_what_a_switch_refuses(process: Process, switch_process: RunningSwitch) -> None:
-    """A table that somebody has filled up: what is new comes before what is there goes."""
+    """Fill a table up; new entries are written before old ones are removed."""
     size = Vocabulary(shipped_program().schema).tables[ROUTE].size
 
     def fill(found: set[Entry]) -> list[Update]:

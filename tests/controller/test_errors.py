@@ -1,4 +1,4 @@
-"""What is made of a status: sentences that say a thing once."""
+"""Errors made of a status: sentences that say a thing once."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ async def test_guards_of_both_ends_outlive_a_dead_job_on_leaves(b: Bench) -> Non
 
 @pytest.mark.parametrize("b", [fabric((2, 2, 2), spines=2)], indirect=True)
 async def test_jobs_that_are_set_up_at_once_do_not_wait_for_each_other(b: Bench) -> None:
-    """Their switches overlap in every way."""
+    """Let their switches overlap in every way."""
     hosts = [(0, 2, 4), (4, 2, 0), (2, 4), (4, 0), (0, 2), (5, 3, 1)]
     for i, places in enumerate(hosts):
         for rank, host in enumerate(places):
@@ -473,8 +473,9 @@ async def test_a_job_is_not_half_taken_off(b: Bench) -> None:
 async def test_what_the_workers_of_a_job_that_moves_out_are_told_is_what_a_restart_finds(
     b: Bench, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """Where the disk fills after so many writes they may go on in the network, each at its own collective: a
-    restart must not tell them, one by one, to go on by ring.
+    """Fill the disk after so many writes: workers may go on in the network, each at its own collective.
+
+    A restart must not tell them, one by one, to go on by ring.
     """
     for session in await b.run_job("train", ACROSS):
         session.hear(Up())
@@ -571,7 +572,7 @@ async def test_a_spine_without_room_takes_its_part_when_it_has_some(
 async def test_a_spine_that_is_no_longer_in_the_configuration_is_done_without(
     b: Bench, tmp_path: Path
 ) -> None:
-    """The configuration has changed between two starts."""
+    """Change the configuration between two starts."""
     await b.run_job("train", ACROSS)
     b.registry.stop()
     await b.registry.drain()
@@ -643,7 +644,7 @@ async def test_a_database_that_is_older_than_the_sums_on_switches_repeats_no_gen
 
 
 async def test_a_generation_that_a_switch_may_have_had_is_not_used_there(b: Bench) -> None:
-    """The number was given out while the switch that has had it was away."""
+    """Give the number out while the switch that has had it is away."""
     for name in ("one", "two"):
         await b.leave(await b.run_job(name, ACROSS))
     for name in b.switches:

@@ -120,7 +120,7 @@ class Agent:
 
 
 class SlowSwitch(FakeSwitch):
-    """Others have their turn before and after each request."""
+    """A switch that lets others have their turn before and after each request."""
 
     async def install(self, entries: Sequence[Entry]) -> None:
         await turns(2)
@@ -217,7 +217,7 @@ class History:
         await self.bench.find(name)
 
     async def switch_blinks(self) -> None:
-        """It has restarted before anybody has done anything about that."""
+        """Restart a switch before anybody has done anything about its loss."""
         name = self.chance.choice(["l1", "l2", "s1"])
         switch = self.bench.switches[name]
         switch.connected = False
@@ -244,7 +244,7 @@ class History:
         self.some_resume()
 
     async def controller_dies(self) -> None:
-        """At any point at which it waits; switches and database are as they were then."""
+        """Kill the controller wherever it waits; switches and database stay as they were then."""
         for _ in range(self.chance.randint(0, 14)):
             await asyncio.sleep(0)
             if self.chance.random() < 0.4:
@@ -349,7 +349,7 @@ class History:
     # What has to hold
 
     async def all_is_back(self) -> None:
-        """The workers that are left run, in the network unless the job was to be by ring."""
+        """Check that the workers that are left run, in the network unless the job was to be by ring."""
         await self.disk_is_freed()
         await self.switches_return()
         await self.workers_return()
@@ -367,7 +367,7 @@ class History:
             assert job.plan.mode is Mode.IN_NETWORK, job.plan.mode_reason
 
     async def nothing_is_left(self) -> None:
-        """All leave: no slot, no entry, no row of a job that runs, also for the next controller."""
+        """Let all leave, and check that no slot, entry or live job is left, also for the next controller."""
         for agent in self.alive:
             agent.leave()
         await self.go(seconds=5.0)
@@ -397,7 +397,7 @@ async def play(path: Path, seed: int) -> None:
 
 @pytest.fixture
 def defects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the controller logs as a defect of its own."""
+    """The messages that the controller logs as defects of its own."""
     found: list[str] = []
 
     class Handler(logging.Handler):
@@ -414,7 +414,7 @@ def defects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_whatever_happens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, defects: list[str], start: int
 ) -> None:
-    """The error names the seed. $P4REDUCE_SEEDS says how many, for a longer run."""
+    """Play random histories. The error names the seed; $P4REDUCE_SEEDS says how many, for a longer run."""
     monkeypatch.setattr(Bench, "SWITCH", SlowSwitch)
     monkeypatch.setattr("controller.orchestration.allocations._SWITCH_PATIENCE_S", 0.001)
     for seed in range(start, min(start + AT_ONCE, SEEDS)):

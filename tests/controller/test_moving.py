@@ -41,7 +41,7 @@ NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
 
 
 class RackSwitch(FakeSwitch):
-    """Its entries are the simulated switch's; it knows the one job or none."""
+    """A switch whose entries are the simulated switch's; it knows the one job or none."""
 
     rack: Rack | None = None
 
@@ -111,7 +111,7 @@ class Rack:
                 self.simulation.uninstall()
 
     def connect(self, config: TransportConfig, mode: Mode) -> SimulatedLink:
-        """A worker's connection in a new generation, when all workers have theirs."""
+        """Return a worker's connection in a new generation, when all workers have theirs."""
         with self.coming_up:
             there = self.configs.setdefault(config.generation, {})
             there[config.rank] = config
@@ -156,7 +156,7 @@ class Rack:
         )
 
     def train(self, dtype: Any, enough: threading.Event) -> list[Future[int]]:
-        """All ranks add up, and check, until `enough`."""
+        """Let all ranks add up, and check, until `enough`."""
 
         def work(c: Communicator) -> int:
             number, last = 0, 0

@@ -77,7 +77,7 @@ async def test_a_leaf_that_restarted_gives_its_jobs_a_new_generation(b: Bench) -
 async def test_a_job_whose_workers_are_not_all_up_is_renewed_as_one_that_runs(
     b: Bench, up: int, elastic: bool
 ) -> None:
-    """Some wait for Start, the others still bring their connections up."""
+    """Renew it while some wait for Start, and the others still bring their connections up."""
     workers = await b.ready_workers(elastic=elastic)
     first = workers[0].plan[0]
     say(workers[:up], Up())
@@ -273,7 +273,7 @@ async def test_a_dropped_worker_may_still_send_when_all_others_have_left(b: Benc
 async def test_a_restart_knows_who_may_send_in_a_generation_before_the_last(
     b: Bench, mode: Mode | None
 ) -> None:
-    """By ring, and when the guards of that generation are gone, no switch tells of it."""
+    """Check a job by ring, and one whose guards of that generation are gone: no switch tells of it."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
     first = b.qp
     workers[2].session.broken()  # stopped, for an hour
@@ -371,7 +371,7 @@ async def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_
 async def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
     b: Bench, first: int, mode: Mode | None
 ) -> None:
-    """It stopped in a sum of all three, which the rest has done anew since: it is to return nothing of it."""
+    """Stop it in a sum of all three, which the rest has done anew since: it must return nothing of it."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, elastic=True, mode=mode))
     copy = b.back_up()
     workers[2].session.broken()
@@ -399,7 +399,7 @@ async def test_who_was_given_up_after_the_backup_is_not_taken_in_again(
 async def test_after_a_restart_no_worker_of_an_elastic_job_is_in_it_for_sure_before_all_are_back(
     b: Bench,
 ) -> None:
-    """Who comes last may know of a later generation than the database."""
+    """Check that all wait for the last one, which may know of a later generation than the database."""
     workers = await b.start(elastic=True)
     await b.restart(listen=True)
     for worker in workers[:2]:
@@ -520,7 +520,7 @@ async def test_who_died_and_what_it_lacked_is_told(
 async def test_a_second_worker_that_dies_is_told_of_as_far_as_it_had_been_able_to_send(
     b: Bench, answered: bool
 ) -> None:
-    """The first one's death stops all; who has heard of that is not to blame for what it has not sent."""
+    """Check the blame: the first death stops all, and a worker that heard of it sends nothing more."""
     workers = await b.start(elastic=True)
     generation, base = workers[0].plan[0], b.registry.job("train").allocations["l1"].region.base
     b.switches["l1"].slot_content[base] = SlotContent(base, generation, 17, 0b100, 1, 0)
@@ -576,7 +576,7 @@ async def test_workers_that_are_further_apart_than_can_be_end_the_job(b: Bench) 
 
 
 async def test_a_worker_that_is_leaving_takes_part(b: Bench) -> None:
-    """It has finished what others lack, and nobody else may have it."""
+    """Check that it is asked: it has finished what others lack, and maybe nobody else has."""
     workers = await b.start()
     workers[2].collective = 11
     workers[2].session.hear(Leave())
@@ -770,7 +770,7 @@ async def test_a_job_that_must_run_in_the_network_waits_for_its_switch(
 async def test_a_job_that_must_run_in_the_network_takes_a_generation_that_its_switch_has_not_had(
     b: Bench,
 ) -> None:
-    """Another switch's past is found while the workers are asked: the number may be one that it has had."""
+    """Find another switch's past while workers are asked: it may have had the number in question."""
     spec = JobSpec(name="train", world_size=4, mode=Mode.IN_NETWORK)
     workers = await b.start(spec=spec, hosts=ACROSS)
     for worker in workers:
@@ -806,7 +806,7 @@ async def test_a_move_ends_when_the_job_is_renewed(b: Bench) -> None:
 
 
 async def test_a_renewal_waits_for_switches_that_are_being_written(b: Bench) -> None:
-    """A worker dies while the job is taken off its switches."""
+    """Lose a worker while the job is taken off its switches."""
     workers = await b.start(elastic=True)
     running = b.registry.job("train")
     b.registry.waitlist.move_out(running, "drained")
@@ -827,7 +827,7 @@ async def test_a_renewal_waits_for_switches_that_are_being_written(b: Bench) -> 
 async def test_a_job_that_comes_half_off_its_switch_is_renewed(
     b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The switch fails while the job is moved off it, and what was removed cannot be written again."""
+    """Break the switch while the job is moved off it, so that what was removed cannot be written again."""
     workers = await b.start()
     running, switch = b.registry.job("train"), b.switches["l1"]
     first = workers[0].plan[0]
@@ -853,7 +853,7 @@ async def test_a_job_that_comes_half_off_its_switch_is_renewed(
 
 
 async def until_written(b: Bench, workers: Sequence[Worker]) -> None:
-    """The workers have answered, and wait for a switch that is locked."""
+    """Wait until the workers have answered, and wait for a switch that is locked."""
     for _ in range(3):
         for worker in workers:
             worker.listen()
@@ -941,7 +941,7 @@ async def test_what_is_left_of_old_generations_is_known_after_a_restart(b: Bench
 
 
 async def test_who_is_dead_is_known_after_a_restart_in_the_middle_of_a_renewal(b: Bench) -> None:
-    """Else a controller that is restarted again and again would wait for them again and again."""
+    """Check that a controller that is restarted again and again does not wait for the dead each time."""
     workers = await b.start(elastic=True)
     workers[0].silent = True  # the renewal is not over when the controller dies
     workers[2].session.hear(Abort("no more"))
@@ -967,7 +967,7 @@ NO_ROOM = Quotas(tenants={"default": TenantQuota(slots=0)})
 
 
 async def by_ring(b: Bench) -> list[Worker]:
-    """A job over two racks that runs by ring for want of slots."""
+    """Return the workers of a job over two racks that runs by ring for want of slots."""
     b.registry.waitlist.set_quotas(NO_ROOM)
     workers = await b.start(hosts=ACROSS)
     assert {worker.plan[1] for worker in workers} == {Mode.RING}
@@ -986,7 +986,7 @@ async def move(b: Bench, workers: list[Worker], quotas: Quotas | None) -> None:
 async def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_every_time(
     b: Bench,
 ) -> None:
-    """Also where it gets the same flow indexes, as after a restart of the controller."""
+    """Check that also where the job gets the same flow indexes, as after a restart of the controller."""
     workers = await by_ring(b)
     given: list[int] = [workers[0].plan[0]]
     regions = []
@@ -1015,7 +1015,7 @@ async def test_a_job_that_moves_into_the_switches_has_a_new_generation_there_eve
 
 
 def generations(entries: Iterable[Entry]) -> set[int]:
-    """That are said in entries of jobs."""
+    """Return the generations named in entries of jobs."""
     found = set()
     for entry in entries:
         if isinstance(entry, TableEntry):
@@ -1098,7 +1098,7 @@ async def test_a_job_that_fills_its_switch_is_renumbered_into_its_old_slots(b: B
 
 @pytest.mark.parametrize("way", ["in", "again"])
 async def test_with_a_full_disk_a_job_stays_as_it_is(b: Bench, way: str) -> None:
-    """It could: so it takes no generation of those that were reserved for jobs that cannot."""
+    """Check that it takes no generation of those reserved for jobs that cannot stay as they are."""
     workers = await (by_ring(b) if way == "in" else b.start(hosts=ACROSS))
     before = workers[0].plan
     fill(b)
@@ -1122,7 +1122,7 @@ async def test_with_a_full_disk_a_job_stays_as_it_is(b: Bench, way: str) -> None
 
 
 def fill(b: Bench) -> None:
-    """No write finds room any more."""
+    """Let no further write find room."""
     b.store.connection.execute("PRAGMA query_only = ON")
 
 
@@ -1164,7 +1164,7 @@ async def test_with_a_full_disk_jobs_go_on_and_new_ones_are_refused(b: Bench) ->
 async def test_a_disk_that_is_full_when_a_generation_is_saved(
     b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written for it is taken off; the job, which keeps the generation, is saved later."""
+    """Check that its entries are taken off, and that the job, which keeps the generation, is saved later."""
     workers = await b.start(elastic=True)
     async with b.registry.switches["l1"].lock:
         workers[2].session.hear(Abort("no more"))
@@ -1191,7 +1191,7 @@ async def test_a_disk_that_is_full_when_a_generation_is_saved(
 
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(b: Bench, renewed: bool) -> None:
-    """Its workers hear nothing, so that guards stay; it may be in the middle of a renewal."""
+    """Delete it, maybe in the middle of a renewal; its workers hear nothing, so that guards stay."""
     workers = await b.start()
     if renewed:
         for worker in workers:
@@ -1218,7 +1218,7 @@ async def test_a_job_that_was_deleted_does_not_come_back_with_the_controller(b: 
 async def test_guards_stay_as_long_as_ever_where_the_controller_stood_still(
     b: Bench, when: str, renewed: bool
 ) -> None:
-    """Before or after they begin to count: nobody was told anything meanwhile. No longer, either."""
+    """Stop the controller before or after their time begins: nobody hears anything. They stay no longer."""
     workers = await b.start()
     for worker in workers:
         worker.silent = True
@@ -1243,7 +1243,7 @@ async def test_guards_stay_as_long_as_ever_where_the_controller_stood_still(
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_what_a_job_was_to_become_does_not_come_back_when_it_is_over(b: Bench, deleted: bool) -> None:
-    """The controller dies between the job's end and taking away what was written for its next generation."""
+    """Kill the controller after the job's end, before the entries of its next generation are removed."""
     workers = await b.start()
     for worker in workers:
         worker.silent = True
@@ -1297,7 +1297,7 @@ async def test_with_a_full_disk_a_job_is_not_deleted_but_ended(b: Bench) -> None
 async def test_a_switch_that_refuses_while_the_disk_is_full(
     b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job goes on by ring in the generation that was to be forgotten."""
+    """Check that the job goes on by ring in the generation that was to be forgotten."""
     workers = await b.start(elastic=True)
     async with b.registry.switches["l1"].lock:
         workers[2].session.hear(Abort("no more"))
@@ -1323,7 +1323,7 @@ async def test_a_switch_that_refuses_while_the_disk_is_full(
 async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_controller_from_starting(
     b: Bench,
 ) -> None:
-    """Its row is there for its guards, but so many jobs have ended since that it is known no more."""
+    """End so many jobs that the old generation is forgotten, while its row stays for its guards."""
     workers = await b.start(elastic=True)
     workers[2].session.hear(Abort("no more"))
     await b.go(workers[:2], 1.0)
@@ -1360,7 +1360,7 @@ async def test_what_dead_workers_of_an_old_generation_had_does_not_keep_a_contro
 
 @pytest.mark.parametrize("deleted", [False, True])
 async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: Bench, deleted: bool) -> None:
-    """By ring it has nothing on a switch, and its last generation was never saved."""
+    """End a job by ring: it has nothing on a switch, and its last generation was never saved."""
     workers = await b.start(spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True))
     fill(b)
     workers[2].session.hear(Abort("no more"))
@@ -1381,7 +1381,7 @@ async def test_a_job_that_ended_while_the_disk_was_full_stays_so(b: Bench, delet
 
 
 async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_running(b: Bench) -> None:
-    """And it goes on by ring when its switch stays away."""
+    """Check that it also goes on by ring when its switch stays away."""
     workers = await b.ready_workers(backup=True)
     fill(b)
     say(workers, Up())
@@ -1425,7 +1425,7 @@ async def test_a_controller_that_dies_with_a_full_disk_takes_its_workers_back(b:
 
 
 async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b: Bench) -> None:
-    """The database has neither the generation in which the rest went on nor who had no part in it."""
+    """Use a database that knows neither the rest's generation nor which worker is not in it."""
     workers = await b.start(elastic=True)
     rest = workers[:2]
     fill(b)
@@ -1447,7 +1447,7 @@ async def test_who_was_given_up_while_the_disk_was_full_is_not_taken_in_again(b:
 async def test_a_renewal_that_began_before_workers_were_back_is_not_behind_what_they_know(
     b: Bench, written: bool
 ) -> None:
-    """They take no part in one that is not behind their last one; the database is from a backup."""
+    """Restore a backup: workers take no part in a renewal that is not newer than their last one."""
 
     def begin(b: Bench) -> None:
         b.registry.renewer.begin(b.registry.job("train"), Cause.SWITCH_AWAY, "switch l1 is away")

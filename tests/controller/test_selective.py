@@ -16,7 +16,7 @@ SPEC = JobSpec(name="j", world_size=3)
 
 
 def members(*asks: bool | None, device: int | None = None) -> list[Member]:
-    """Who ask for it, or for go-back-N, or for neither; rank `device` is on an RDMA device."""
+    """Return members that ask for it, for go-back-N, or for neither; rank `device` is on an RDMA device."""
     return [
         Member(
             rank=rank, mac="02:00:00:00:00:01", ip=IPv4Address("10.0.0.1") + rank, qpn_out=2, psn_out=0,

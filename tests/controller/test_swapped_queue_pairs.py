@@ -21,7 +21,7 @@ SWAPPED = {FIRST: SECOND, SECOND: FIRST, FIRST + 1: SECOND + 1, SECOND + 1: FIRS
 
 
 def swap(value: Any) -> Any:
-    """The same with these numbers swapped, where a key says that they are a queue pair's."""
+    """Return the value with the numbers swapped where a key says that they are a queue pair's."""
     match value:
         case [str(name), int(number)] if "qp" in name:
             return [name, SWAPPED.get(number, number)]
@@ -58,7 +58,7 @@ async def a_job(b: Bench) -> list[Worker]:
 async def test_guards_of_the_queue_pairs_that_workers_have_stay_until_none_sends(
     b: Bench, tables: list[str]
 ) -> None:
-    """What is on the switch is not believed to be the job's, and the job is renewed; but its workers send."""
+    """Renew the job, as the switch's entries are not believed to be its own; its workers still send."""
     workers = await a_job(b)
     guards, copy = b.guards("train"), b.back_up()
     for table in tables:
@@ -77,7 +77,7 @@ async def test_guards_of_the_queue_pairs_that_workers_have_stay_until_none_sends
 
 
 async def test_a_worker_that_has_other_queue_pairs_than_the_database_says_is_believed(b: Bench) -> None:
-    """Its job is renewed, and the numbers that it had are retired, not those of the database."""
+    """Check that its job is renewed, and that its numbers are retired, not those of the database."""
     workers = await a_job(b)
     copy = b.back_up()
     change(copy, "jobs", "workers")
@@ -103,7 +103,7 @@ async def test_a_worker_that_has_what_the_database_says_is_not_renewed(b: Bench)
 
 
 def resume(b: Bench, worker: Worker) -> None:
-    """As its session says it."""
+    """Resume a worker as its own session says it."""
     assert worker.ready is not None
     host = b.config.hosts[worker.rank]
     at = Addresses(

@@ -16,7 +16,7 @@ CONFIG = replace(RACK, switch_timeout_s=5.0)
 
 
 async def second_of(first: Bench) -> Bench:
-    """Another controller begins on a copy of the database; the first one has the switch."""
+    """Start another controller on a copy of the database; the first one keeps the switch."""
     other = Bench(first.back_up(), first.config)
     other.switch.entries = first.switch.entries
     await takes(first, before=other)
@@ -25,7 +25,7 @@ async def second_of(first: Bench) -> Bench:
 
 
 async def takes(bench: Bench, *, before: Bench) -> None:
-    """One controller becomes primary, and the other one hears that its election id is taken."""
+    """Make one controller primary; the other one hears that its election id is taken."""
     for one, has_it in ((before, False), (bench, True)):
         one.switch.connected = has_it
         one.switch.has_rival = one.switch.is_outranked = not has_it
@@ -102,7 +102,7 @@ async def test_workers_that_are_with_neither_controller_are_given_up_by_the_one_
 
 
 async def test_guards_of_a_job_that_has_ended_stay_until_long_after_the_other_has_left(b: Bench) -> None:
-    """By the copy it may have ended long ago, and by the other's database just now."""
+    """End the job: by the copy that may be long ago, and by the other controller's database just now."""
     workers = await b.start()
     b.registry.manager.engine.act(b.registry.job("train"), lambda job, now: job.broken(0))
     second = await second_of(b)

@@ -45,7 +45,7 @@ JOB: tuple[Entry, ...] = (
 
 
 def document(*networks: str, switch: str = "l1", **other: object) -> str:
-    """One that drops packets to some networks on a switch."""
+    """Return a document that drops packets to some networks on a switch."""
     entries = [{"table": "route", "match": {"dst_ip": n}, "action": "drop"} for n in networks]
     return json.dumps({**({"entries": {switch: entries}} if entries else {}), **other})
 
@@ -139,10 +139,10 @@ class JobsOfNobody:
         self.quotas = quotas
 
     async def quiet(self, timeout_s: float) -> None:
-        """Nothing moves here."""
+        """Return at once: nothing moves here."""
 
     async def settle(self, *names: str) -> None:
-        """What the registry does with a switch that has come."""
+        """Settle switches that have come, as the registry does."""
         for name in names or self.switches:
             switch = self.memory[name]
             if switch.connected:
@@ -182,7 +182,7 @@ class Bench:
             switch.batches.clear()
 
     def written(self) -> dict[str, list[int]]:
-        """How many updates each batch had, by switch."""
+        """Return the number of updates in each batch, by switch."""
         return {
             name: [len(batch) for batch in switch.batches]
             for name, switch in self.switches.items()

@@ -48,7 +48,7 @@ def mistakes(text: str, graph: Graph = FABRIC) -> list[str]:
 
 
 def entry_of(dst_ip: str = "10.9.0.0/16", **other: object) -> str:
-    """A document in JSON with one entry, all but the match right; `other` replaces parts of it."""
+    """Return a JSON document with one entry, all but the match right; `other` replaces parts of it."""
     entry = {"table": "route", "match": {"dst_ip": dst_ip}, "action": "next_hop", "params": HOP, **other}
     return json.dumps({"entries": {"l1": [entry]}})
 
@@ -256,7 +256,7 @@ class TestMistakes:
         assert says.endswith("is given on line 3 already")
 
     def test_all_of_one_entry(self) -> None:
-        """A wrong key, field or value hides no other."""
+        """Check that a wrong key, field or value hides no other."""
         found = mistakes(
             """
 entries:

@@ -8,7 +8,7 @@ from controller.configuration.marked import DocumentError, read
 
 
 def levels(number: int, width: int = 9) -> str:
-    """A document of so many lines, each of which names the one before that often."""
+    """Return a document of so many lines after the first, each naming the one before `width` times."""
     lines = ["a0: &a0 [x]"]
     for level in range(1, number + 1):
         lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * width)}]")

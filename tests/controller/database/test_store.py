@@ -1,4 +1,4 @@
-"""What is written comes back from a file that was closed, and from one whose process died."""
+"""The store: its rows come back from a file that was closed, and from one whose process died."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_was_written_is_there_after_the_process_died(tmp_path: Path) -> Non
 
 @contextmanager
 def full_disk() -> Iterator[None]:
-    """No file of this process grows."""
+    """Keep every file of this process from growing."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
     try:
@@ -268,7 +268,7 @@ CREATE TABLE entries (
 
 
 def make_older(path: Path, version: int, *, entries: bool = False) -> None:
-    """A file of a format whose jobs were on one switch, and knew less of their plans and members."""
+    """Write a file of an older format, whose jobs were on one switch and knew less of plans and members."""
     with sqlite3.connect(path) as db:
         db.executescript(_OLDER)
         db.execute(f"PRAGMA user_version = {version}")

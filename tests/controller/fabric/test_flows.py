@@ -13,7 +13,7 @@ from tests.controller.running_switch import job
 
 
 def flows(action: str) -> list[dict[str, Any]]:
-    """The parameters of flow entries with that action, by rank; rank 1 wants RNR NAKs."""
+    """Return the parameters of flow entries with that action, by rank; rank 1 wants RNR NAKs."""
     entries = [e for e in job(ranks=3, generation=9) if isinstance(e, TableEntry) and e.table == FLOW]
     return [dict(e.params) for e in entries if e.action == f"SwitchIngress.membership.{action}"]
 

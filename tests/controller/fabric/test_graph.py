@@ -1,4 +1,4 @@
-"""Which spines can be used, and how traffic is spread over them."""
+"""Use of spines: which ones can be used, and how traffic is spread over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a link is down, and when up again; and the probe's bytes."""
+"""Probes: when a link is down and when it is up again, and a probe's bytes."""
 
 from __future__ import annotations
 

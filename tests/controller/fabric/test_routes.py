@@ -118,7 +118,7 @@ def test_a_spine_has_one_way_to_each_host() -> None:
 
 
 def over(config: Config, name: str, state: LinkState) -> dict[int, list[int]]:
-    """By group, the ports of its members."""
+    """Return the ports of each group's members."""
     ports: dict[int, list[int]] = {}
     for entry in of(config, name, state):
         if isinstance(entry, TableEntry) and entry.table == ECMP_MEMBER:

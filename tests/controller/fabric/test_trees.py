@@ -191,7 +191,7 @@ def test_a_rack_of_one_worker_has_the_flow_that_enters_in_the_place_of_its_own()
 
 
 def test_a_single_rack_is_as_it_was() -> None:
-    """Without uplinks, and on a leaf that has some."""
+    """Check a fabric without uplinks, and a leaf that has some."""
     for config in (fabric((4,), spines=0), fabric((4, 1), spines=2)):
         entries = entries_on(config, tree(config, (0, 1, 2)), "l1", PLAN, SPINE, [])
         tables = [entry.table if isinstance(entry, TableEntry) else "group" for entry in entries]

@@ -39,7 +39,7 @@ def token(rank: int) -> bytes:
 
 
 def told(job: Job, *, quiet: bool = True) -> list[tuple[int, FromController]]:
-    """What workers were told since the last call; heartbeats only if asked for."""
+    """Return what workers were told since the last call, with heartbeats unless `quiet`."""
     tells = [effect for effect in job.take_effects() if isinstance(effect, Tell)]
     return [(t.rank, t.event) for t in tells if not (quiet and isinstance(t.event, Heartbeat))]
 

@@ -23,7 +23,7 @@ def elastic(size: int) -> Job:
 
 
 def end_of(job: Job) -> Ended:
-    """How the job has ended, which all are told alike."""
+    """Check that all were told alike how the job has ended, and return that."""
     events = [event for _, event in told(job)]
     assert isinstance(job.outcome, Ended)
     assert events == [job.outcome] * len(job.workers)
@@ -74,7 +74,7 @@ def test_who_calls_it_meanwhile_is_named() -> None:
 
 @pytest.mark.parametrize("job", [running(3), elastic(3)], ids=["plain", "elastic"])
 def test_workers_that_fail_or_die_meanwhile(job: Job) -> None:
-    """One's retries run out as the first has stopped: that is not why the job ends, nor is one dropped."""
+    """Let a worker's retries run out after the first has stopped: that neither ends the job nor drops one."""
     job.hear(1, Abort("", COPY), 10.0)
     job.hear(0, Abort("rank 0: no acknowledgement after 7 timeouts"), 12.0)
     job.closed(2)
@@ -129,7 +129,7 @@ def test_who_waits_already_when_another_leaves() -> None:
 
 
 def test_a_session_that_is_broken_while_another_leaves() -> None:
-    """What it was asked then never came, and nobody asked again."""
+    """Check that the worker is asked again once it is back: the first question never reached it."""
     job = running(2)
     job.broken(0)
     job.hear(1, Leave(4), 10.0)
@@ -140,7 +140,9 @@ def test_a_session_that_is_broken_while_another_leaves() -> None:
 
 
 def test_a_refused_call_in_between() -> None:
-    """Its number is another's last, or nobody's: what waits has one that is farther ahead."""
+    """Check that the waiting worker is asked, which is ahead. A refused call's number may be another's last,
+    or nobody's.
+    """
     job = running(2)
     job.hear(1, Leave(2**32 - 1), 10.0)
     job.hear(0, Heartbeat(generation=PLAN.generation, running=0), 10.1)

@@ -44,7 +44,7 @@ from tests.controller.jobs.made import PLAN, TIMING, joined, member, ready, runn
 
 
 def ready_for(rank: int, successor: Member, predecessor: Member, size: int) -> Ready:
-    """What a worker is told of a job with that plan."""
+    """Return the Ready that a worker of a job with that plan is told."""
     return Ready(
         job_id=PLAN.job_id,
         generation=PLAN.generation,
@@ -160,7 +160,7 @@ def test_time_in_which_the_controller_itself_was_stopped_counts_for_nobody() -> 
 
 @pytest.mark.parametrize("order", ["the break first", "a heartbeat first", "the clock first"])
 def test_whoever_comes_back_to_a_controller_that_was_stopped_has_the_time_of_a_restart(order: str) -> None:
-    """What was queued while it stood still comes in any order: nothing of it may shorten that."""
+    """Deliver in any order what was queued while the controller stood still: none shortens that time."""
     job = running(2, now=0.0)
     if order == "the break first":
         job.broken(1)
@@ -221,7 +221,7 @@ def test_after_a_restart_all_workers_have_to_come_back() -> None:
 
 
 def test_an_elastic_job_trusts_a_worker_that_hears_ready_after_a_restart() -> None:
-    """It has been in no other generation, so nobody's results wait for it to say so."""
+    """Check that no result waits for such a worker's word: it was in no other generation."""
     workers = [(member(rank), token(rank)) for rank in range(2)]
     spec = JobSpec(name="train", world_size=2, elastic=True)
     job = Job.recovered(spec, TIMING, PLAN, workers, explicit=False, phase=Phase.READY, now=0.0)
@@ -415,7 +415,7 @@ def test_workers_of_one_job_are_of_one_tenant() -> None:
 
 
 class Worker:
-    """What one worker has said and heard in its life; `session` is whether it has one."""
+    """A worker: what it has said and heard in its life; `session` tells whether it has one."""
 
     def __init__(self) -> None:
         self.session = True
@@ -517,7 +517,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job.phase is Phase.RUNNING)
     @rule(data=st.data())
     def collective(self, data: st.DataObject) -> None:
-        """A worker starts its next collective, unless it is held; it cannot be two ahead of another."""
+        """Start a worker's next collective unless it is held; no worker can be two ahead of another."""
         rank = data.draw(st.sampled_from(sorted(self.workers)))
         worker = self.workers[rank]
         held = isinstance(worker.step, Pause) or (
@@ -674,7 +674,7 @@ TestMoveMachine.settings = settings(max_examples=100, stateful_step_count=40, de
 
 
 def elastic(size: int) -> Job:
-    """A job that goes on without workers that die, and runs."""
+    """Return a running job that goes on without workers that die."""
     job = Job(JobSpec(name="train", world_size=size, elastic=True), TIMING)
     for rank in range(size):
         job.join(member(rank), size, 0.0, elastic=True)
@@ -726,7 +726,7 @@ def test_who_is_being_given_up_or_keeps_a_renewal_waiting_is_not_told_that_it_be
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_job_that_runs_takes_nobody_in_even_if_it_has_lost_that_rank(size: int) -> None:
-    """As where a process that died is started once more."""
+    """Check that a dead process is refused that is started again and joins as the lost rank."""
     job = elastic(size)
     job.closed(size - 1)
     (lost,) = [effect for effect in job.take_effects() if isinstance(effect, Lost)]
@@ -738,7 +738,7 @@ def test_a_job_that_runs_takes_nobody_in_even_if_it_has_lost_that_rank(size: int
 
 
 def test_a_mismatch_and_a_silence_that_end_a_job_at_once_end_it_once() -> None:
-    """Of a job that is only ready, as a controller that was restarted with a full disk may know it."""
+    """End a job that is only ready, as a controller restarted with a full disk may know it."""
     job = ready(2)
     job.hear(0, Abort("sizes differ", Called(4, "all_reduce")), 10.0)
     job.tick(10.0 + 2 * TIMING.lost_timeout_s)

@@ -140,7 +140,7 @@ def test_from_renew_to_start() -> None:
 
 @pytest.mark.parametrize("late", [False, True], ids=["before", "crosses"])
 def test_what_ran_before_a_renewal_does_not_run_after_it(late: bool) -> None:
-    """A gang may refuse the call that the renewal has dropped: then its number is the next call's."""
+    """Check that such a call is compared anew: a gang may refuse it, and the next call has its number."""
     job = running(2)
     ran = Heartbeat(generation=PLAN.generation, running=0)
     job.hear(0, ran, 1.0)
@@ -171,7 +171,7 @@ def test_a_job_that_is_ready_runs_when_it_is_renewed_and_one_that_is_over_is_not
 
 @pytest.mark.parametrize("made", [ready, running])
 def test_an_answer_to_a_renewal_that_nobody_knows_of_begins_one(made: Callable[[int], Job]) -> None:
-    """From before a restart, at which it was maybe not saved that the job ran; what is over says nothing."""
+    """Answer from before a restart that may have lost that the job ran; an old answer does nothing."""
     job = made(2)
     job.hear(0, answer(PLAN.generation - 1, 3), 0.0)
     assert job.take_effects() == []
@@ -312,7 +312,7 @@ class RenewalMachine(RuleBasedStateMachine):
             self.go_on(worker)
 
     def check(self, worker: Worker, event: Renewed) -> None:
-        """The promises, at the moment when a worker is told."""
+        """Check the promises at the moment when a worker is told."""
         assert worker.asked is not None
         assert event.renewal == worker.asked.renewal == event.ready.generation > worker.generation
         assert event.ready.rank == worker.rank
@@ -333,7 +333,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def collective(self, data: st.DataObject) -> None:
-        """A worker finishes its next collective, if all others are in it or further."""
+        """Finish a worker's next collective, if all others are in it or further."""
         self.finish(data.draw(st.sampled_from(self.workers)))
 
     def finish(self, worker: Worker) -> None:
@@ -359,7 +359,7 @@ class RenewalMachine(RuleBasedStateMachine):
                 self.answer(worker)
 
     def answer(self, worker: Worker) -> None:
-        """What the worker has to say next."""
+        """Send what the worker has to say next."""
         asked, renewed = worker.asked, worker.renewed
         if asked is not None and asked.renewal > worker.generation:
             if renewed is not None and renewed.renewal == asked.renewal:
@@ -418,7 +418,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 2.0, 5.5]))
     def wait(self, seconds: float) -> None:
-        """Who is connected sends heartbeats meanwhile."""
+        """Let time pass, while workers that are connected send heartbeats."""
         self.now += seconds
         for worker in self.workers:
             if worker.session and worker.end is None and self.takes_part(worker):
@@ -428,14 +428,14 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @rule(finishing=st.sets(st.integers(0, SIZE - 1)))
     def some_finish(self, finishing: set[int]) -> None:
-        """Some finish a collective before a switch fails."""
+        """Finish a collective on some workers before a switch fails."""
         for identity in finishing:
             self.finish(self.workers[identity])
         self.switch_fails()
 
     @rule()
     def renew_all(self) -> None:
-        """Nothing fails for a while."""
+        """Let nothing fail for a while, so that a renewal completes."""
         self.all_talk()
         if self.rebuilding is not None:
             self.write()
@@ -443,7 +443,7 @@ class RenewalMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """Only who has no collective left leaves: here, who is not behind any other."""
+        """Let a worker leave that has no collective left: here, one that is behind no other."""
         worker = data.draw(st.sampled_from(self.workers))
         peers = [w for w in self.workers if self.takes_part(w)]
         there = worker.session and worker.alive and worker.end is None and worker in peers
@@ -462,7 +462,7 @@ class RenewalMachine(RuleBasedStateMachine):
         assert not finished or max(finished) - min(finished) <= 1, "collectives synchronise"
 
     def teardown(self) -> None:
-        """When nothing fails any more, the job runs again, or has ended, and everybody knows."""
+        """Check that once nothing fails any more the job runs again or has ended, and everybody knows."""
         for _ in range(40):
             if not self.job.live:
                 break
@@ -498,7 +498,7 @@ TestRigidMachine.settings = settings(max_examples=60, stateful_step_count=40, de
 
 
 class Sums:
-    """What a worker has of its sums: whose parts are in each, and which its user has got.
+    """Sums of a worker: whose parts are in each, and which of them its user has got.
 
     `knows`, `rank`: the newest generation of which it has heard, and its rank in that. `confirmed_at`: when
     it was last told that it is in its job.
@@ -524,7 +524,7 @@ class RestoredMachine(RenewalMachine):
         self.backup = self.stored()
 
     def stored(self) -> tuple[Plan, list[tuple[Member, bytes]]]:
-        """The job as the database has it, which may not know who was given up."""
+        """Return the job as the database has it, which may not know which workers were dropped."""
         assert self.job.plan is not None
         workers = {**self.job.workers.departed, **self.job.workers}
         return self.job.plan, [(worker.member, worker.token) for _, worker in sorted(workers.items())]
@@ -555,7 +555,7 @@ class RestoredMachine(RenewalMachine):
 
     @rule(data=st.data())
     def one_is_given_up(self, data: st.DataObject) -> None:
-        """In a sum that it has all of; one of the others may not hear how they go on without it."""
+        """Drop a worker in a sum that it has all of; another may not hear how the rest goes on without it."""
         stopped, deaf, *rest = data.draw(st.permutations(self.workers))
         self.give_parts()
         self.cut_off(stopped)
@@ -633,7 +633,7 @@ class RestoredMachine(RenewalMachine):
             super().hear(rank, event)
 
     def go_on(self, worker: Worker) -> None:
-        """Once all of the generation are there: what somebody has finished goes to the others as it is."""
+        """Go on once all of the generation are there; the others get what one has finished as it is."""
         renewed = worker.renewed
         if renewed is None or worker.generation == renewed.renewal:
             return
@@ -649,7 +649,7 @@ class RestoredMachine(RenewalMachine):
         self.returns(worker)
 
     def finish(self, worker: Worker) -> None:
-        """Everything of its next collective has come, maybe long ago."""
+        """Finish a worker's next collective if all its parts have come, maybe long ago."""
         self.give_parts()
         generation, collective = worker.generation, worker.finished
         members = self.members[generation]
@@ -665,7 +665,7 @@ class RestoredMachine(RenewalMachine):
                 self.parts.add((worker.generation, worker.finished, worker.identity))
 
     def returns(self, worker: Worker) -> None:
-        """A user gets what is there, if the worker is in its job for sure."""
+        """Return finished sums to a worker's user, if the worker is in its job for sure."""
         sums = self.sums[worker.identity]
         if self.now - sums.confirmed_at > TIMING.lease_s:
             return

@@ -15,13 +15,13 @@ from controller.jobs.states import MOVING, RENEWING, TRANSITIONS, State, Transit
 
 
 def drawn() -> list[list[State]]:
-    """The three ways that the page on the states draws."""
+    """Return the three paths of states that the module's docstring draws."""
     lines = [line for line in (states.__doc__ or "").splitlines() if "──►" in line]
     return [[State[name] for name in re.findall(r"[A-Z]+", line)] for line in lines]
 
 
 def test_the_table_is_what_is_drawn() -> None:
-    """And what the words beside the drawings say."""
+    """Compare the table with the drawings and with the text beside them."""
     set_up, moved, renewed = drawn()
     follows = {*pairwise(set_up), *pairwise(moved), *pairwise(renewed)}
     follows |= {
@@ -69,7 +69,7 @@ def test_what_runs_is_moved_from_there_alone_and_renewed_from_everywhere() -> No
 
 
 def test_a_job_changes_its_state_in_one_place() -> None:
-    """Beside it, jobs are only made, in one state or another."""
+    """Check that jobs are otherwise only made in a state."""
     source = Path(jobs.__file__).read_text()
     changes = [line.strip() for line in source.splitlines() if re.search(r"\bself\._state = ", line)]
     assert changes == ["self._state = State.CREATED", "self._state = require(self._state, state)"]

@@ -115,7 +115,7 @@ async def test_a_switch_that_was_restarted_before_anybody_told_of_the_job_has_it
 
 
 async def test_a_job_that_was_lost_while_it_moved_is_renewed(b: Bench) -> None:
-    """Some have heard that it runs by ring now, the others wait to hear it."""
+    """Adopt a job of which some workers have heard that it runs by ring now, and the others have not."""
     known = await b.run_known(2)
     await b.restart_on_a_new_database()
     known[1] = replace(known[1], plan=replace(known[1].plan, mode=Mode.RING))
@@ -146,7 +146,7 @@ async def test_workers_that_tell_different_things_are_asked_again(b: Bench) -> N
 
 
 async def test_a_region_that_no_flow_tells_of_takes_no_slots(b: Bench) -> None:
-    """Only guards are left of a job that had ended."""
+    """Leave only the guards of a job that had ended."""
     (first, *_) = await b.run_job("train", 3)
     wanted = b.guards("train")
     first.hear(Abort("no more"))
@@ -202,7 +202,7 @@ def test_what_no_controller_can_have_said_is_refused(changes: dict[str, Any]) ->
 
 
 async def test_an_elastic_job_stays_elastic_also_where_its_workers_did_not_say_so(b: Bench) -> None:
-    """Their leases go on, which no result is returned without."""
+    """Check that their leases go on, without which no result is returned."""
     b.registry.create_job(JobSpec(name="train", world_size=2, elastic=True))
     sessions = await b.run_job("train", 2)
     host = RACK.hosts[0]
@@ -241,7 +241,7 @@ CREATED = JobSpec(
 
 
 async def run_created(b: Bench) -> list[Account]:
-    """A job that was created and runs, and what its workers say of it, as they say it."""
+    """Run a job that was created, and return the accounts that its workers send of it."""
     b.qp += 2
     who = [b.member(rank, qp=b.qp) for rank in range(3)]
     sessions = [b.registry.sessions.join("train", 3, one, token=TOKEN) for one in who]
@@ -307,7 +307,7 @@ async def test_a_job_that_was_created_comes_back_as_that(b: Bench, tmp_path: Pat
 
 
 def stranger(b: Bench, name: str, token: str, gang: Gang | None = None) -> Session:
-    """A worker that never joined tells of a job of that name, by itself."""
+    """Let a worker that never joined, by itself, tell of a job of that name."""
     host, b.qp = RACK.hosts[5], b.qp + 2
     worker = Worker(rank=0, mac=host.mac, ip=host.ip, qpn_out=b.qp, psn_out=0, qpn_in=b.qp + 1)
     resume = Resume(
@@ -456,7 +456,7 @@ async def test_the_controller_holds_no_stop_of_its_own_against_who_has_still_to_
 
 
 async def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by_now(b: Bench) -> None:
-    """By ring, nothing on a switch tells that they are in use."""
+    """Take over a job by ring: nothing on a switch tells that its queue pairs are in use."""
     for _ in range(5):
         b.store.next_generation()  # a clock that was set back: the new database gives it out later
     known = await b.run_known(33)
@@ -469,7 +469,7 @@ async def test_a_job_that_is_taken_over_gives_up_queue_pairs_that_another_has_by
 
 
 async def test_what_a_switch_holds_of_others_is_not_taken_from_them(b: Bench) -> None:
-    """A job is told of under the generation of another one."""
+    """Tell of a job under the generation of another one."""
     known = await b.run_known(2)
     entries = dict(b.switch.of_jobs)
     await b.restart_on_a_new_database()

@@ -1,4 +1,4 @@
-"""Who may say that a job is of a tenant, whose quota it counts against."""
+"""Tenants of jobs: who may say that a job is of a tenant, whose quota it counts against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is carried out comes in the order in which it came up, whatever handlers do."""
+"""The engine: it carries effects out in the order in which they came up, whatever handlers do."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ async def joined(
     tenant: str = "",
     elastic: bool = False,
 ) -> list[list[Session]]:
-    """The sessions of all planes."""
+    """Let the workers of all planes join, and return their sessions."""
     return [
         await b.join(
             f"{name}/{plane}",
@@ -70,7 +70,7 @@ async def joined(
 async def gang(
     b: Bench, name: str, planes: int, *, tenant: str = "", machines: Sequence[int] = MACHINES, **spec: Any
 ) -> list[Agents]:
-    """The planes of one that runs."""
+    """Run a gang, and return its planes."""
     for plane in range(planes) if spec else ():
         b.registry.create_job(
             JobSpec(
@@ -104,7 +104,7 @@ def slots(planes: Sequence[Agents]) -> list[int]:
 
 
 async def test_a_gang_is_set_up_when_all_workers_of_all_planes_have_joined(b: Bench) -> None:
-    """Until then each worker hears who is missing, by machine and local rank."""
+    """Check that until then each worker hears who is missing, by machine and local rank."""
     first = await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
     assert not any(isinstance(event, Ready) for one in first for event in heard(one))
     assert b.registry.job("train/0").job.phase is Phase.JOINING
@@ -207,7 +207,7 @@ async def test_planes_of_which_only_some_are_elastic_are_refused(b: Bench) -> No
 
 
 def settings(workers: Sequence[Worker]) -> set[tuple[Any, ...]]:
-    """How workers cut tensors, and how long their leases are, by what they heard last."""
+    """Return the distinct settings that workers heard last: sizes of packets and messages, lease and mode."""
     heard = [worker.ready for worker in workers if worker.ready is not None]
     assert len(heard) == len(workers)
     return {(r.path_mtu, r.window, r.message_packets, r.selective, r.lease_s, r.mode) for r in heard}
@@ -217,7 +217,7 @@ def settings(workers: Sequence[Worker]) -> set[tuple[Any, ...]]:
 async def test_all_planes_have_the_path_mtu_of_the_smallest_link_also_when_they_are_renewed(
     b: Bench, elastic: bool
 ) -> None:
-    """One worker's link carries 512 bytes, and one plane's backup interfaces 256."""
+    """Give one worker's link 512 bytes, and one plane's backup interfaces 256."""
     found: list[list[Worker]] = []
     for plane in range(2):
         b.qp += 2
@@ -281,7 +281,7 @@ async def planned(b: Bench, path_mtu: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("path_mtu", [2048, 512])
 async def test_gpus_add_up_right_in_the_sizes_that_the_controller_gives_them(b: Bench, path_mtu: int) -> None:
-    """With 64 packets a message blocks are as large as the path MTU has them; a machine's GPUs share them."""
+    """Use 64 packets a message, so that the path MTU limits blocks, which a machine's GPUs share."""
     machines = Machines(2, 2, sizes=await planned(b, path_mtu))
     try:
         random = np.random.default_rng(7)
@@ -296,7 +296,7 @@ async def test_gpus_add_up_right_in_the_sizes_that_the_controller_gives_them(b: 
 
 
 async def test_planes_that_move_have_the_same_settings_before_and_after(b: Bench) -> None:
-    """They begin by ring, and move in when there is room for smaller regions."""
+    """Begin by ring, and move in when there is room for smaller regions."""
     jobs = [*await fill(b), await start(b, "last", window=4, message_packets=16)]
     sessions = [
         await b.join(f"train/{plane}", MACHINES, psn=0, gang=Gang("train", plane, 2), path_mtu_max=path_mtu)
@@ -532,7 +532,7 @@ async def test_planes_that_cannot_all_come_back_into_a_switch_all_go_by_ring(b: 
 
 
 async def lose(b: Bench, planes: list[list[Worker]], plane: int, machine: int) -> list[Worker]:
-    """A GPU's process dies, of which the controller learns; those that are left."""
+    """Kill a GPU's process, and return the workers that are left when the controller has learned of it."""
     planes[plane][machine].session.broken()
     left = [worker for of in planes for n, worker in enumerate(of) if n != machine]
     await b.pass_time(b.config.lost_timeout_s + 1, *(worker.session for worker in left))
@@ -591,7 +591,7 @@ async def test_all_gpus_take_their_new_ranks_at_the_same_call(b: Bench, elastic:
 
 
 async def test_an_elastic_gang_waits_until_who_was_left_out_has_stopped_for_sure(b: Bench) -> None:
-    """It lives, and may return a sum with its part in it while its lease runs."""
+    """Check that the gang waits for its lease: until then it may return a sum with its part in it."""
     planes = await gang_of_workers(b, elastic=True)
     left = await lose(b, planes, 0, 2)
     await b.pass_time(b.config.lost_timeout_s - 2)
@@ -655,7 +655,7 @@ async def test_who_ends_its_plane_for_another_gpu_of_its_machine_is_not_to_blame
 
 
 async def test_a_worker_that_goes_while_the_gang_is_set_up_ends_it(b: Bench) -> None:
-    """Its last plane has joined; the switch takes its time."""
+    """Break a session when the last plane has joined and the switch is still being written."""
     await b.join("train/0", MACHINES, gang=Gang("train", 0, 2))
     b.qp += 2
     sessions = [
@@ -700,7 +700,7 @@ async def test_a_new_run_has_nothing_to_do_with_a_plane_that_is_still_leaving(b:
 
 
 async def test_who_is_waited_for_in_a_move_may_leave(b: Bench) -> None:
-    """A plane is over while the others hold for a move: they go on."""
+    """End a plane while the others hold for a move: they go on."""
     planes = await gang(b, "train", 2)
     planes[1].silent = {0, 1, 2}
     b.registry.waitlist.move_out(b.registry.job("train/0"), "room for others")
@@ -794,9 +794,7 @@ async def test_workers_that_say_another_gang_than_was_created_are_refused(b: Ben
 async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_does(
     b: Bench, tmp_path: Path, is_created: bool, joining: int
 ) -> None:
-    """Also where an operator has created the other plane, in a database older than the workers, or others
-    join it.
-    """
+    """Resume one plane; in an older database an operator may have created the other, or others join it."""
     planes = await gang_of_workers(b)
     await b.restart_on_a_new_database(listen=True)
     if is_created:
@@ -838,7 +836,7 @@ async def test_planes_that_a_new_database_hears_nothing_of_end_those_that_it_doe
 
 
 async def tell(b: Bench, planes: Sequence[Sequence[Worker]], **otherwise: Any) -> None:
-    """All workers tell a controller of their gang that does not know it; plane 1 was planned `otherwise`."""
+    """Let all workers tell a controller of a gang that it does not know; plane 1 was planned `otherwise`."""
     for plane, of in enumerate(planes):
         accounts = []
         for worker in of:
@@ -869,7 +867,7 @@ async def test_planes_that_tell_of_different_sizes_are_renewed_with_the_same(b: 
 
 
 async def test_planes_of_a_database_that_have_different_sizes_are_renewed_with_the_same(b: Bench) -> None:
-    """An earlier release planned each by itself."""
+    """Store planes as an earlier release did, which planned each by itself."""
     planes = await gang_of_workers(b)
     workers = [worker for of in planes for worker in of]
     record = b.registry.job("train/1")
@@ -888,7 +886,7 @@ async def test_planes_of_a_database_that_have_different_sizes_are_renewed_with_t
 
 
 async def test_a_gang_that_comes_back_beside_its_created_self_is_renewed_with_all_planes(b: Bench) -> None:
-    """It was created anew on the new database before its workers told of it."""
+    """Create the gang anew on the new database before its workers tell of it."""
     planes = await gang_of_workers(b)
     workers = [worker for of in planes for worker in of]
     await b.restart_on_a_new_database(listen=True)

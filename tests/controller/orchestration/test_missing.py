@@ -18,7 +18,7 @@ ACROSS = (0, 2, 1, 3)  # ranks 0 and 2 behind l1, 1 and 3 behind l2
 
 
 async def answers(b: Bench, *asking: Session) -> list[str]:
-    """What each hears that asks about collective 3."""
+    """Return what each session hears when it asks about collective 3."""
     for session in asking:
         heard(session)
         session.hear(Stalled(3))
@@ -31,7 +31,7 @@ async def answers(b: Bench, *asking: Session) -> list[str]:
 
 
 def runs(session: Session, collective: int | None) -> None:
-    """The worker says which collective it is in."""
+    """Say which collective the worker is in."""
     session.hear(Heartbeat(generation=session.record.generation or 0, running=collective))
 
 

@@ -209,7 +209,7 @@ async def test_qps_may_be_used_again_when_who_sends_to_them_has_stopped(b: Bench
 async def test_qps_that_a_lost_worker_sends_to_are_nobody_s_however_long_it_is_away(
     b: Bench, mode: Mode
 ) -> None:
-    """By ring, no guard on a switch drops what it sends; in the network, guards do for some time only."""
+    """Check both modes: by ring no guard drops what it sends, in the network guards do so for a time."""
     b.registry.create_job(JobSpec(name="train", world_size=3, mode=mode))
     one, two, three = await b.run_job("train", 3)
     two.broken()  # stopped, for an hour
@@ -242,7 +242,7 @@ async def test_a_restart_knows_the_qps_of_jobs_that_have_ended(b: Bench) -> None
 
 
 async def test_a_restart_knows_all_jobs_that_have_had_a_qp(b: Bench) -> None:
-    """Whose sender has stopped the first time, and not the second."""
+    """Use a QP in two jobs: its sender has stopped in the first, and not in the second."""
     for last in (False, True):
         sessions = await b.run_job("train", 2)
         if last:
@@ -525,7 +525,7 @@ class FailingStore(Store):
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What the database does not do next."""
+    """The operations of the database that fail next, each once."""
     fails: set[str] = set()
     monkeypatch.setattr(FailingStore, "fails", fails)
     monkeypatch.setattr(Bench, "STORE", FailingStore)

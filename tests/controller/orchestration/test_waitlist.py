@@ -59,7 +59,7 @@ class Agents:
         self.answers: dict[int, Renewing] = {}  # until they hear what became of it
 
     def answer(self) -> bool:
-        """Whether there was anything to answer."""
+        """Answer what the workers have heard, and tell whether there was anything."""
         anything = False
         for rank, session in enumerate(self.sessions):
             for event in heard(session):
@@ -96,7 +96,7 @@ class Agents:
 
 
 async def start(b: Bench, name: str, size: int = 2, *, tenant: str = "", **spec: Any) -> Agents:
-    """A job that runs."""
+    """Return the agents of a job that runs."""
     if spec:
         b.registry.create_job(JobSpec(name=name, world_size=size, tenant=tenant, **spec))
     agents = await run(b, name, size, tenant=tenant)
@@ -167,7 +167,7 @@ async def test_a_job_without_room_waits_on_the_ring_and_moves_in_when_another_le
 
 
 async def test_sixteen_jobs_that_wait_get_in_as_soon_as_there_is_room_for_each(b: Bench) -> None:
-    """Each is moved once; nobody is asked to pause without being moved."""
+    """Check that each job is moved once, and none is asked to pause without being moved."""
     holding = [await start(b, f"job{i}", **FULL) for i in range(8)]
     waiting = [await start(b, f"wait{i:02}", window=4, message_packets=64) for i in range(16)]
     everybody = [*holding, *waiting]
@@ -400,7 +400,7 @@ async def test_across_racks_a_job_waits_for_all_the_switches_that_it_needs(b: Be
 
 
 async def resumed(b: Bench, name: str, agents: Agents) -> None:
-    """All workers of a job come back after a restart of the controller."""
+    """Resume all workers of a job after a restart of the controller."""
     running = b.registry.job(name)
     generation = running.generation
     assert generation is not None

@@ -54,7 +54,7 @@ def refused(service: Service, place: int, token: str) -> str:
 
 
 def joined(service: Service, token: str, *, places: int = 2) -> list[ControllerSession]:
-    """All workers of a job, up."""
+    """Bring up all workers of a job, and return their sessions."""
     from concurrent.futures import ThreadPoolExecutor
 
     sessions = [ControllerSession(service.address) for _ in range(places)]
@@ -225,7 +225,7 @@ class TestOthers:
             assert admin.list_jobs() == []
 
     def test_unknown_fields_are_nothing(self, service: Service) -> None:
-        """A field of number 99 with a string; the rest is a join as ever."""
+        """Send a join as ever with a string in field 99."""
         member = request_of(0, size=1).worker
         join = pb.Join(job="alone", world_size=1, path_mtu_max=1024)
         join.worker.CopyFrom(
@@ -257,7 +257,7 @@ class TestOthers:
 
 
 class TestLimits:
-    """How much one peer may ask."""
+    """Limits of what one peer may ask."""
 
     def test_a_flood_of_messages_ends_that_session_and_no_other(self, tight: Service) -> None:
         sessions = joined(tight, "")
@@ -283,7 +283,7 @@ class TestLimits:
             session.close()
 
     def test_sessions_that_say_nothing_do_not_take_all_places(self, tight: Service) -> None:
-        """Which of them get a place is up to gRPC, which does not hand them over in order."""
+        """Fill all places; gRPC does not hand sessions over in order, so it decides which of them get one."""
         refused = queue.Queue[grpc.StatusCode]()
         done = threading.Event()
 
@@ -329,7 +329,7 @@ class TestLimits:
                 assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     def test_who_connects_and_says_nothing_harms_nobody(self, service: Service) -> None:
-        """As slowloris does: half a greeting on many connections."""
+        """Send half a greeting on many connections, as slowloris does."""
         host, port = service.address.split(":")
         connections = [socket.create_connection((host, int(port))) for _ in range(100)]
         for connection in connections:
@@ -385,7 +385,7 @@ class TestLimits:
 
 
 def test_conflicts_stay_conflicts(service: Service) -> None:
-    """A name that somebody else has, with a token or without."""
+    """Create a job twice under one name, with its join token."""
     with AdminClient(service.unix) as admin:
         admin.create_job("train", 2, join_token=TOKEN)
         with pytest.raises(ConflictError):

@@ -73,7 +73,7 @@ def service(ours: Path, tmp_path: Path) -> Iterator[Service]:
 
 
 def refused(address: str, tls: TlsFiles | None, *, timeout_s: float = 10.0) -> str:
-    """What a worker is told that does not get in."""
+    """Return the error that a refused worker is told."""
     try:
         session = ControllerSession(address, tls=tls)
     except ControllerUnreachableError as error:
@@ -152,7 +152,7 @@ def test_who_is_not_let_in_is_told_why(
 def test_a_certificate_that_the_server_does_not_know_is_named(
     service: Service, ours: Path, others: Path
 ) -> None:
-    """The worker trusts the controller, but shows what another cluster's authority has signed."""
+    """Show what another cluster's authority has signed, while the worker trusts the controller."""
     theirs = TlsFiles.of(worker_directory(others, CONFIG.hosts[0].name))
     mixed = replace(theirs, ca=ours / "authority" / "ca.pem")
     channel = grpc.secure_channel(

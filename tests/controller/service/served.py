@@ -118,7 +118,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 
 class HasAddress(Protocol):
-    """Where a controller is."""
+    """An object with the address of a controller."""
 
     address: str
 
@@ -140,7 +140,7 @@ class Workers:
         return [future.result(timeout=20) for future in futures]
 
     def run(self, size: int = 3, job: str = "train") -> tuple[list[ControllerSession], list[Ready]]:
-        """A job that has started."""
+        """Start a job, and return its workers' sessions and the Ready of each."""
         sessions = [self.session() for _ in range(size)]
 
         def begin(session: ControllerSession) -> Ready:

@@ -1,4 +1,4 @@
-"""What is shown of slots, flows, counters, ports and links of a fabric, over the service."""
+"""The inventory over the service: slots, flows, counters, ports and links of a fabric."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACROSS = (0, 2, 1)  # ranks 0 and 2 behind l1, 1 behind l2
 
 
 class Context:
-    """Of a call that does not fail."""
+    """Context of a call that does not fail."""
 
     def peer(self) -> str:
         return "unix:"
@@ -32,7 +32,7 @@ class Context:
 
 
 class RunningBench(Bench):
-    """With a job across racks, that runs."""
+    """A bench with a running job across racks."""
 
     async def __aenter__(self) -> RunningBench:
         await super().__aenter__()
@@ -131,7 +131,7 @@ async def test_counters_of_a_spine_are_by_rack(b: Bench, service: ControllerServ
 
 
 def count(b: Bench) -> None:
-    """Every port has sent its number of packets, and 1000 more on spines."""
+    """Let every port have sent its number of packets, and 1000 more on spines."""
     for name, switch in b.switches.items():
         more = 1000 * (name[0] == "s")
 

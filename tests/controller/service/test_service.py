@@ -92,7 +92,7 @@ def test_a_job_over_the_wire(workers: Workers, served: Served, admin: AdminClien
 def test_a_job_shows_how_it_repeats(
     workers: Workers, admin: AdminClient, asks: tuple[bool | None, ...], on: bool
 ) -> None:
-    """By what its workers have agreed on, which is not what each asked for."""
+    """Check that it shows what its workers have agreed on, which is not what each asked for."""
     requests = [
         request_of(place, rank=rank, size=2, selective=asked)
         for rank, (place, asked) in enumerate(zip((0, 2), asks, strict=True))
@@ -294,7 +294,7 @@ def test_a_broken_connection_and_a_restarted_controller_do_not_matter(
 
 
 def rnr_syndromes(entries: Iterable[Entry]) -> dict[int, int]:
-    """By rank, what the switch answers to what comes too early."""
+    """Return by rank the syndrome with which the switch answers what comes too early."""
     flows = [dict(e.params) for e in entries if isinstance(e, TableEntry) and e.table == FLOW]
     return {params["rank"]: params["rnr_syndrome"] for params in flows if "rank" in params}
 

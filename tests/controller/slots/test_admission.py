@@ -451,7 +451,7 @@ class Cluster(RuleBasedStateMachine):
         self.settle()
 
     def settle(self) -> None:
-        """What the controller does whenever something has changed, until nothing changes any more."""
+        """Decide as the controller does after each change, until nothing changes any more."""
         for _ in range(50):
             decision = decide(self.quotas_, self.fabric.rooms, self.fabric.held, self.waiting.values())
             assert {d.key for d in decision.admitted} | set(decision.reasons) | set(decision.never) == set(
@@ -503,7 +503,7 @@ class Cluster(RuleBasedStateMachine):
                 assert not together.admitted
 
     def teardown(self) -> None:
-        """When those who have slots leave, one after the other, everybody who ever can has had a turn."""
+        """Check that everybody who ever can has had a turn when those who have slots leave one by one."""
         if not hasattr(self, "quotas_"):
             return
         never = decide(self.quotas_, self.fabric.rooms, self.fabric.held, self.waiting.values()).never

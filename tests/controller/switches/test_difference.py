@@ -1,4 +1,4 @@
-"""What turns a switch as found into a switch as wanted, and in which order."""
+"""The difference from a switch as found to the switch as wanted, and the order of its updates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def entries(draw: st.DrawFn) -> list[Entry]:
 
 
 def made(found: list[Entry], updates: list[Update]) -> set[Entry]:
-    """What a switch that held `found` holds then."""
+    """Return what a switch that held `found` holds after the updates."""
     switch = {key_of(entry): entry for entry in found}
     for update in updates:
         key = key_of(update.entry)

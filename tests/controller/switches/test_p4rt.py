@@ -34,7 +34,7 @@ def client(process: RunningSwitch, *, device_id: int = DEVICE_ID) -> P4RuntimeCl
 
 @asynccontextmanager
 async def primary(process: RunningSwitch, election_id: int = 5) -> AsyncIterator[P4RuntimeClient]:
-    """The primary of a switch that holds our program and no entries."""
+    """Yield the primary of a switch that holds our program and no entries."""
     async with client(process) as opened:
         assert (await opened.open(election_id)).primary
         await load(opened, shipped_program())

@@ -33,7 +33,7 @@ def client(process: RunningSwitch) -> P4RuntimeClient:
 
 
 def other_program() -> Program:
-    """The same code as the shipped program, under another cookie."""
+    """Return the shipped program's code under another cookie."""
     shipped = shipped_program()
     return Program(shipped.device_config + b"\n", shipped.schema, "0" * 64, 0x1234)
 

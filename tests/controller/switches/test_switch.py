@@ -70,7 +70,7 @@ async def started(process: RunningSwitch, config: SwitchConfig | None = None) ->
 
 @asynccontextmanager
 async def connected(process: RunningSwitch) -> AsyncIterator[Observed]:
-    """A connected switch that holds its base entries and nothing else."""
+    """Yield a connected switch that holds its base entries and nothing else."""
     async with started(process) as switch:
         await switch.until(lambda: switch.connected)
         await switch.adopt([])
@@ -97,7 +97,7 @@ async def set_cell(process: RunningSwitch, entity: p4r.Entity) -> None:
 
 @pytest.fixture
 def noted(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
-    """What switches are written, from the beginning of the test."""
+    """The updates written to switches since the beginning of the test."""
     updates: list[Update] = []
 
     class Noting(P4RuntimeClient):
@@ -111,7 +111,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> list[Update]:
 
 @pytest.fixture
 def switch(switch_process: RunningSwitch) -> AbstractAsyncContextManager[Observed]:
-    """What a test gets is the switch, connected."""
+    """The switch, connected when the test begins."""
     return connected(switch_process)
 
 
@@ -134,7 +134,7 @@ async def test_an_empty_switch_gets_program_and_base_entries(switch_process: Run
 async def test_a_switch_keeps_the_newest_generation_for_as_long_as_its_registers(
     switch_process: RunningSwitch,
 ) -> None:
-    """Of numbers whose halves are zero, equal, or all ones; for a controller that knows nothing of them."""
+    """Note numbers whose halves are zero, equal or all ones; a controller that knows none reads them."""
     found: list[int] = []
     async with connected(switch_process) as switch:
         managed = ManagedSwitch(switch)
@@ -167,7 +167,7 @@ async def test_another_program_is_replaced(switch_process: RunningSwitch) -> Non
 async def test_a_program_that_was_read_back_garbled_is_read_again(
     switch_process: RunningSwitch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its entries were lost for it."""
+    """Check that the program is not loaded again, which would lose the entries."""
     read, answers = P4RuntimeClient.pipeline, []
 
     async def pipeline(client: P4RuntimeClient) -> Pipeline | None:
@@ -276,7 +276,7 @@ async def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
 async def test_what_another_controller_loaded_in_part_is_filled(
     switch: Observed, switch_process: RunningSwitch
 ) -> None:
-    """It died before it came to the routes: what is missing was not deleted by hand."""
+    """Let it die before it came to the routes: what is missing was not deleted by hand."""
     await switch.install(job())
     async with guest(switch_process, 1 << 20) as other:
         await switch.until(lambda: not switch.connected)
@@ -408,7 +408,7 @@ async def test_install_and_remove(switch: Observed, switch_process: RunningSwitc
 async def test_what_was_to_be_modified_is_removed_all_the_same(
     switch: Observed, switch_process: RunningSwitch
 ) -> None:
-    """A tree has moved, but its job ended before that was written."""
+    """Move a tree, and end its job before that is written."""
     decided = [
         replace(entry, params=(*entry.params[:-1], (entry.params[-1][0], 7)))
         if isinstance(entry, TableEntry) and entry.params
@@ -425,7 +425,7 @@ async def test_what_was_to_be_modified_is_removed_all_the_same(
 async def test_a_guard_that_is_there_is_not_written_over_before_all_is_looked_at(
     switch_process: RunningSwitch,
 ) -> None:
-    """It may be that of a job that nobody knows, on the same queue pair as one in an old database."""
+    """Find a guard that may belong to an unknown job, on the same queue pair as one in an old database."""
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
     others = [replace(guard, params=(("of_flow", 31 * MAX_RANKS),)) for guard in guards]
     async with connected(switch_process) as switch:
@@ -591,7 +591,7 @@ async def test_what_is_not_there_is_not_asked_for(switch: Observed, first: int, 
 
 
 async def test_load_is_what_connects(switch_process: RunningSwitch) -> None:
-    """A switch that was pushed to by hand is taken as it is, without another push."""
+    """Take a switch that was pushed to by hand as it is, without another push."""
     async with guest(switch_process, 1) as client:
         await load(client, shipped_program())
         await client.write([Update(UpdateKind.INSERT, job()[0])])
