@@ -31,7 +31,7 @@ class Beyond(Case):
 def large(
     rng: np.random.Generator, workers: int, size: int, dtype: np.dtype[Any], *, averaged: bool
 ) -> list[Array]:
-    """All ranks' arrays: of one sign where they are averaged, else so that the sum is one rank's number."""
+    """Return all ranks' arrays: of one sign if averaged, else with a sum that is one rank's number."""
     top = {"float16": 15, "bfloat16": 127, "float32": 127}[dtype.name]
     numbers = [np.ldexp(rng.integers(4, 8, size) / 4.0, top) for _ in range(workers)]
     signs = rng.choice([-1.0, 1.0], size)
@@ -43,7 +43,7 @@ def large(
 
 
 def rounded_once(arrays: Sequence[Array], *, divisor: int = 1) -> Array:
-    """The exact sum, divided, rounded once to the type."""
+    """Return the exact sum, divided, rounded once to the type."""
     with np.errstate(invalid="ignore"):
         total = np.add.reduce([array.astype(np.float64) for array in arrays])
         return round_once(total / divisor, arrays[0].dtype)
@@ -63,6 +63,6 @@ def nans(dtype: np.dtype[Any]) -> Array:
 
 
 def has_the_one_nan(array: Array) -> bool:
-    """Whether every NaN of a result is the quiet one without a sign or payload."""
+    """Tell whether every NaN of a result is the quiet one without a sign or payload."""
     found = array[np.isnan(array)]
     return found.tobytes() == np.full(found.size, np.nan, array.dtype).tobytes()

@@ -41,7 +41,7 @@ class Made:
         return self.kind, self.dtype, self.elements, self.op, self.root, self.way(mode, world_size)
 
     def way(self, mode: Mode, world_size: int) -> str:
-        """How it travels."""
+        """Return how the call travels."""
         if mode is Mode.RING:
             return "ring"
         if self.strategy not in (None, "auto"):
@@ -51,7 +51,7 @@ class Made:
         return cheaper(Kind[self.kind.upper()], nbytes, world_size, scaled=scaled).value
 
     def words(self, mode: Mode, world_size: int) -> str:
-        """What an error calls it."""
+        """Return the words that an error calls it by."""
         what = self.kind if self.op is None else f"{self.kind}({self.op.upper()})"
         if self.dtype is not None:
             what += f" of {self.elements} {self.dtype}"
@@ -80,7 +80,7 @@ class Made:
         return getattr(c, self.kind)(*what, async_op=later, **arguments)
 
     def check(self, result: Any, rank: int, world_size: int) -> None:
-        """What rank `rank` got is right."""
+        """Check what rank `rank` got."""
         if self.kind == "barrier":
             assert result is None
             return
@@ -104,7 +104,7 @@ class Made:
 
 
 def made(world_size: int, mode: Mode) -> st.SearchStrategy[Made]:
-    """Any call. Sizes are few, so that calls that differ in one thing are likely."""
+    """Return a strategy for calls. Sizes are few, so that calls that differ in one thing are likely."""
     ways = st.sampled_from(["auto", "ring"] if mode is Mode.RING else ["auto", "ring", "in-network"])
     sizes = st.sampled_from([0, 1, 2, 3, 4, 8, 12, 500, 3000]).map(lambda n: n * world_size)
 
@@ -127,7 +127,7 @@ def made(world_size: int, mode: Mode) -> st.SearchStrategy[Made]:
 
 @st.composite
 def almost(draw: st.DrawFn, call: Made, world_size: int, mode: Mode) -> Made:
-    """A call that differs from `call` in one thing, or in anything."""
+    """Draw a call that differs from `call` in one thing, or in anything."""
     other = draw(made(world_size, mode))
     changes: list[dict[str, Any]] = [
         {name: getattr(other, name)}
@@ -147,7 +147,7 @@ def almost(draw: st.DrawFn, call: Made, world_size: int, mode: Mode) -> Made:
 
 @st.composite
 def disagreeing(draw: st.DrawFn, world_size: int, mode: Mode) -> list[list[Made]]:
-    """By rank, the calls that each makes: the same up to one in which not all are the same."""
+    """Draw each rank's calls: the same up to one in which not all are the same."""
     before = draw(st.lists(made(world_size, mode), max_size=1))
     one = draw(made(world_size, mode))
     other = draw(

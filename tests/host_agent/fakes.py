@@ -66,7 +66,7 @@ ALL_NAMES_S = 3.0  # how long a worker has to say what it has called
 
 
 def running_job(world_size: int) -> Job:
-    """A job as a controller has it, that runs."""
+    """Return a running job as a controller has it."""
     timing = Timing(
         heartbeat_interval_s=1e6, heartbeat_timeout_s=1e6, resume_timeout_s=1e6, lost_timeout_s=ALL_NAMES_S
     )
@@ -93,7 +93,7 @@ def running_job(world_size: int) -> Job:
 
 @dataclass
 class FakeController:
-    """What all ranks' memberships share. Where calls differ, it does what a controller's job says."""
+    """State that all ranks' memberships share. Where calls differ, it does what a controller's job says."""
 
     world_size: int
     ended: Ended | None = None
@@ -136,7 +136,7 @@ class FakeController:
             callback(step)
 
     def gather(self, what: str, move: int, *, timeout_s: float = 20) -> dict[int, int]:
-        """All ranks' answers to a step."""
+        """Return all ranks' answers to a step."""
         numbers: dict[int, int] = {}
         while len(numbers) < self.world_size:
             said, rank, of, number = self.answers.get(timeout=timeout_s)
@@ -153,7 +153,7 @@ class FakeController:
         return collective
 
     def end(self, reason: str, rank: int | None = None) -> None:
-        """As that rank is lost; None: for another reason."""
+        """End the job because that rank is lost, or for another reason if None."""
         cause = EndCause.CANNOT_GO_ON if rank is None else EndCause.WORKER_LOST
         self.tell_end(Ended(reason=reason, cause=cause, rank=rank))
 
@@ -342,7 +342,7 @@ class SimulatedLink:
 def ready_of(
     config: TransportConfig, *, mode: Mode = Mode.IN_NETWORK, reason: str = "", ring: tuple[int, ...] = ()
 ) -> Ready:
-    """What the controller would say to this worker."""
+    """Return the Ready that the controller would send to this worker."""
 
     def neighbour(
         mac: str, ip: IPv4Address, *, rank: int = 0, qpn_out: int = 0, psn_out: int = 0, qpn_in: int = 0
@@ -373,7 +373,7 @@ def ready_of(
 
 
 def on_all(communicators: Sequence[C], work: Callable[[C], Any]) -> list[Any]:
-    """In a thread for each: what it returned, or the exception it raised."""
+    """Run `work` in a thread for each; return what it returned, or the exception it raised."""
     results: list[Any] = [None] * len(communicators)
 
     def target(place: int) -> None:
@@ -486,7 +486,7 @@ class FakeRack:
             self.controller.listeners[member](Renew(self.renewals, reason))
 
     def gather_answers(self) -> dict[int, Renewing]:
-        """What all who live answer to the newest Renew."""
+        """Return what all living members answer to the newest Renew."""
         answers: dict[int, Renewing] = {}
         while len(answers) < len(self.members):
             member, answer = self.controller.renew_answers.get(timeout=20)
@@ -536,7 +536,7 @@ class FakeRack:
         return collective
 
     def start_again(self, *, but: Container[int] = ()) -> None:
-        """When all are up, start; the sessions of some break before they hear it."""
+        """Start when all are up; the sessions of members in `but` break before they hear it."""
         up: set[int] = set()
         while up != set(self.members):
             up.add(self.controller.ups.get(timeout=20))
@@ -545,7 +545,7 @@ class FakeRack:
                 self.controller.listeners[member](Start())
 
     def die(self, rank: int) -> None:
-        """A worker is gone: it sends nothing more, and nobody hears of it."""
+        """Let a worker die: it sends nothing more, and nobody hears of it."""
         self.communicators[rank]._execution._on_ended(Ended(reason="this worker was declared dead"))
 
 

@@ -43,7 +43,7 @@ class Worker:
     done: bool = False
 
     def may_advance(self) -> bool:
-        """It waits for what is there."""
+        """Tell whether what the worker waits for has come."""
         if self.waiting is None:
             return False
         reached = self.received if self.waiting.until is EventType.RECEIVED else self.completed
@@ -75,7 +75,7 @@ class Worker:
                 self.failure = event.failure
 
     def is_over(self) -> bool:
-        """Its program has ended, and all that it sent is acknowledged."""
+        """Tell whether the worker's program has ended, and all that it sent is acknowledged."""
         return self.done and self.endpoint.position().operations == 0
 
 
@@ -148,18 +148,18 @@ class Simulation:
         return sum(wire.sent for wire in (*self.up, *self.down))
 
     def install(self) -> None:
-        """The switch serves the job, as if it had never before."""
+        """Let the switch serve the job, as if it never had before."""
         self.job = job_of([endpoint.config for endpoint in self.endpoints])
         self.switch.members.update(SwitchModel([self.job], {}).members)
 
     def uninstall(self) -> None:
-        """The switch only routes."""
+        """Let the switch only route."""
         self.switch.members.clear()
 
     # What runs.
 
     def run(self, program: Program, *, limit_s: float = 3600.0) -> list[Any]:
-        """Every rank's `program(rank)` to its end, all acknowledged. Stops where an endpoint fails."""
+        """Run every rank's `program(rank)` to its end, all acknowledged. Stop if an endpoint fails."""
         for rank, worker in enumerate(self.workers):
             worker.program, worker.done, worker.waiting = program(rank), False, None
             self.advance(rank)
@@ -167,7 +167,7 @@ class Simulation:
         return [worker.result for worker in self.workers]
 
     def settled(self) -> bool:
-        """All programs ended and nothing unacknowledged, or somebody failed."""
+        """Tell whether all programs ended with nothing unacknowledged, or somebody failed."""
         if any(worker.failure for worker in self.workers):
             return True
         return all(worker.is_over() for worker in self.workers)
@@ -178,7 +178,7 @@ class Simulation:
         return op_id
 
     def completed(self, op_id: int, *, rank: int | None = None) -> bool:
-        """Whether an operation is complete, at one worker or at all; none may have failed."""
+        """Tell whether an operation is complete, at one worker or at all; none may have failed."""
         failures = [worker.failure for worker in self.workers if worker.failure is not None]
         assert not failures, failures
         some = self.workers if rank is None else [self.workers[rank]]

@@ -80,7 +80,8 @@ class RenewedRack:
         ring: Sequence[int] = (),
         deaf: int | None = None,
     ) -> bool:
-        """One generation, without the members at the places `lost`: to its end (True), or `until` an event.
+        """Run one generation, without the members at the places `lost`: to its end (True), or `until` an
+        event.
 
         Then the connections are cut, one after the other, up to `stagger` events apart. `deaf`: a rank that
         nothing reaches any more as soon as it has sent all that it has posted.
@@ -150,7 +151,7 @@ class RenewedRack:
         holder: int | None,
         window: Window,
     ) -> Steps[None]:
-        """What a worker does in one generation."""
+        """Do what a worker does in one generation."""
         member, size = self.members[rank], len(self.members)
         replay_log = member.replay_log
         if holder is not None:
@@ -171,7 +172,7 @@ class RenewedRack:
                 self._end(member)
 
     def _begin(self, member: Member, rank: int, size: int, mode: Mode, ring: tuple[int, ...]) -> Attempt:
-        """As the communicator: the output may be the input, of collectives that allow it."""
+        """Begin a collective as the communicator does; the output may be the input where that is allowed."""
         number = len(member.results)
         case, source = self.cases[number], member.inputs[number]
         if mode is Mode.RING:

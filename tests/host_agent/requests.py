@@ -1,4 +1,4 @@
-"""What a worker asks for when it joins."""
+"""Requests of workers that join."""
 
 from __future__ import annotations
 

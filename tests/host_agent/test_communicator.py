@@ -1,4 +1,4 @@
-"""What a user of the Communicator relies on, with all ranks in one process."""
+"""The Communicator: what its user relies on, with all ranks in one process."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("error")
 
 @pytest.fixture(params=[Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
 def rack(request: pytest.FixtureRequest) -> FakeRack:
-    """Both kinds of job answer alike."""
+    """The workers of a job in the network or by ring, which answer alike."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RingFallbackWarning)
         return FakeRack(3, mode=request.param, reason="no free slots")
@@ -397,7 +397,7 @@ def test_a_collective_that_stalls_says_where(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an elastic job, which goes on without whom the controller does not hear."""
+    """Use an elastic job, which goes on without a worker that the controller does not hear."""
     known = threading.Event()
 
     def confirm(membership: FakeMembership, *, timeout_s: float) -> bool:
@@ -417,7 +417,7 @@ def test_no_result_is_returned_before_the_worker_is_known_to_belong(monkeypatch:
 def test_a_worker_that_was_given_up_hears_it_while_it_waits_for_that(
     how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It returns no result. leave() waited for ever for one that asked again and again."""
+    """Check that it returns no result. leave() once waited for ever for one that asked again and again."""
     asked, rack = threading.Event(), FakeRack(2)
     ended = threading.Event()
 
@@ -626,7 +626,7 @@ def test_an_interrupted_collective_lets_go_of_the_arrays_before_anything_else(
 
 @pytest.mark.parametrize("running", [False, True])
 def test_an_interrupt_ends_the_collective(monkeypatch: pytest.MonkeyPatch, running: bool) -> None:
-    """The collective would go on to write into `out`. Not running: it waits for one in the queue."""
+    """Check that the collective stops writing into `out`. Not running: it waits for one in the queue."""
     rack = FakeRack(2)
     c, link = rack.communicators[0], rack.links[0]
     posted, post = threading.Event(), link.post

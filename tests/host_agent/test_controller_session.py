@@ -168,7 +168,7 @@ class Controller:
 
 @pytest.fixture
 def started() -> list[tuple[Controller, ControllerSession]]:
-    """What `play` has started."""
+    """The controllers and sessions that `play` has started."""
     return []
 
 
@@ -199,14 +199,14 @@ def but(**fields: Any) -> pb.Ready:
 
 
 def joined(play: Any, *scripts: Script) -> ControllerSession:
-    """A session that has heard Ready."""
+    """Return a session that has heard Ready."""
     session: ControllerSession = play(*scripts)
     session.join(REQUEST, timeout_s=10)
     return session
 
 
 def running(play: Any, *scripts: Script) -> ControllerSession:
-    """A session that has heard Start."""
+    """Return a session that has heard Start."""
     session = joined(play, *scripts)
     session.up(timeout_s=10)
     return session
@@ -239,7 +239,7 @@ def test_joining_tells_the_controller_everything_and_brings_back_the_neighbours(
 
 
 def test_a_move_is_heard_and_answered_whenever_somebody_listens(play: Any) -> None:
-    """The first step comes before anybody asked for it; an answer that is lost is asked for again."""
+    """Send the first step before anybody listens, and lose an answer, which is asked for again."""
 
     hold = pb.HoldAt(move=9, collective=8)
     moved = pb.Moved(move=9, mode=pb.RING, mode_reason="moved out")
@@ -297,7 +297,7 @@ def test_a_controller_that_does_not_come_while_a_worker_joins_is_named_in_the_en
 @pytest.mark.slow
 @pytest.mark.parametrize("while_away", ["nobody listens", "a stopped process listens"])
 def test_whoever_joins_tries_again_until_the_controller_answers(while_away: str) -> None:
-    """A process that is stopped takes connections, and says nothing: gRPC's attempts fail after seconds."""
+    """Check also a stopped process, which takes connections and says nothing: gRPC gives up after seconds."""
     listener = socket.create_server(("127.0.0.1", 0))
     address = f"127.0.0.1:{listener.getsockname()[1]}"
     if while_away == "nobody listens":
@@ -436,7 +436,7 @@ def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
 
 
 def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
-    """The controller takes that for the word that this worker sends nothing more to the others."""
+    """Check the end of its side, which tells the controller that it sends nothing more to the others."""
     begun, told, over = threading.Event(), threading.Event(), threading.Event()
     in_time: list[bool] = []
     ends = (lambda: begun.wait(10), pb.Ended(reason="no more"))
@@ -453,7 +453,7 @@ def test_who_heard_that_its_job_ended_ends_its_side(play: Any) -> None:
 def test_a_controller_that_is_away_is_tried_about_every_second(
     play: Any, started: list[tuple[Controller, ControllerSession]]
 ) -> None:
-    """By itself, gRPC would double the time between two attempts up to two minutes."""
+    """Check the intervals: by itself, gRPC would double them up to two minutes."""
     gone = threading.Event()
     running(play, script(*STARTED, lambda: gone.wait(20)))
     ((controller, _),) = started
@@ -469,7 +469,7 @@ def test_a_controller_that_is_away_is_tried_about_every_second(
 
 
 def test_a_job_that_is_renewed_before_it_starts_is_up_for_its_worker(play: Any) -> None:
-    """The renewal is answered by whoever runs the job from then on."""
+    """Let whoever runs the job from then on answer the renewal."""
     steps: list[Request] = []
     over = threading.Event()
 
@@ -554,7 +554,7 @@ def test_a_worker_asks_whether_it_belongs_to_its_elastic_job_and_knows_for_a_whi
 
 
 def test_a_lease_runs_out_while_the_machine_is_suspended(play: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All other clocks stand still then, and the others go on without this worker."""
+    """Suspend the machine: all other clocks stand still, and the other workers go on without this one."""
 
     def talks(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         talk.expect("join")
@@ -611,7 +611,7 @@ def test_who_is_missing_is_asked_and_told(play: Any) -> None:
 def test_a_controller_that_does_not_say_who_is_missing_is_named(
     play: Any, gang: Gang | None, rank: int
 ) -> None:
-    """One of an earlier release, for instance."""
+    """Use a controller that does not answer, for instance one of an earlier release."""
     session = play(script(*STARTED, "stalled"))
     session.join(replace(REQUEST, gang=gang), timeout_s=10)
     session.up(timeout_s=10)

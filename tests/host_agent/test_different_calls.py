@@ -162,7 +162,7 @@ def test_who_has_not_called_it_is_named_too(mode: Mode) -> None:
 
 @pytest.mark.parametrize("way", ["in-network", "ring"])
 def test_who_waits_for_a_rank_that_has_left_hears_of_it(way: str) -> None:
-    """It hung, and its error spoke of no progress."""
+    """Check that it neither hangs nor fails for want of progress, as it once did."""
 
     def work(c: Communicator) -> None:
         c.all_reduce(zeros(9), strategy=way)
@@ -259,7 +259,7 @@ def test_ways_to_travel_that_differ(kind: str, odd: int) -> None:
 
 
 def test_all_types_that_others_have_added_are_told_apart() -> None:
-    """Several of them have one code; a type's own name is what they differ in."""
+    """Compare types of which several have one code: only their own names differ."""
     kinds = (getattr(ml_dtypes, name) for name in ml_dtypes.__all__)
     types = [np.dtype(kind) for kind in kinds if isinstance(kind, type) and issubclass(kind, np.generic)]
     assert len(types) > 10
@@ -272,7 +272,7 @@ def failure(code: FailureCode) -> Failure:
 
 
 def calls_in(error: Exception) -> tuple[int, dict[int, str]]:
-    """The collective that an error is about, and what it says of each rank."""
+    """Return the number of the collective that an error is about, and what it says of each rank."""
     found = re.match(r"the workers disagree about collective (\d+): (.*?)\. All workers", str(error))
     assert found, error
     calls = {}
@@ -321,7 +321,7 @@ def test_any_calls_that_differ(mode: Mode, later: bool, data: st.DataObject) -> 
 
 
 def outcomes_of(c: Communicator, calls: list[Made], *, later: bool) -> list[Any]:
-    """What each call returned or raised."""
+    """Return what each call returned or raised."""
 
     def outcome(work: Callable[[], Any]) -> Any:
         try:

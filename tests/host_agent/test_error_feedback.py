@@ -83,7 +83,7 @@ class Rounds:
             self.results[number][c.rank] = result
 
     def check(self) -> int:
-        """In how many rounds all ranks owe something: then what came is the sum of what they do not owe."""
+        """Count the rounds in which all ranks owe something; check that results sum what they do not owe."""
         owing = 0
         for sent, owed, results in zip(self.sent, self.owed, self.results, strict=True):
             divisor = self.ranks if self.op == "avg" else 1
@@ -120,7 +120,7 @@ def test_what_is_rounded_away_goes_into_the_next_sum(op: str, faults: Rates | No
 
 @pytest.mark.slow
 def test_what_is_too_small_to_be_seen_is_seen_in_the_end() -> None:
-    """An element of 2^-30 beside one of 1 is less than half of what a block can tell apart."""
+    """Sum 2^-30 beside 1 in a block: it is less than half of what the block can tell apart."""
     rack, times, small = FakeRack(2), 64, 2.0**-30
 
     def work(c: Communicator) -> tuple[Any, Any]:
@@ -149,7 +149,7 @@ def test_a_sum_that_is_cut_in_the_middle_adds_nothing_twice(mode: Mode) -> None:
         return any(worker.endpoint.progress().received_messages > 120 for worker in simulation.workers)
 
     def pump() -> None:
-        """Nothing moves any more where the second sum is under way, and some of it has come."""
+        """Move frames until the second sum is under way and some of it has come, then stop."""
         while simulation.frames_under_way() and not half_way():
             simulation.step()
 

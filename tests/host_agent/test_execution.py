@@ -65,13 +65,13 @@ def exact(number: int, dtype: Any, ranks: list[int]) -> Any:
 
 
 def held(rack: FakeRack) -> None:
-    """All workers, in the middle of a move."""
+    """Hold all workers in the middle of a move."""
     rack.controller.say(Pause(1))
     rack.controller.gather("paused", 1)
 
 
 def cut(rack: FakeRack) -> None:
-    """All connections, in the middle of a renewal."""
+    """Cut all connections in the middle of a renewal."""
     rack.begin_renewal("switch l1 has restarted")
     rack.gather_answers()
 
@@ -221,7 +221,7 @@ def test_after_the_move_the_switch_adds_up_and_before_it_does_not(
 def test_a_collective_that_was_called_before_the_move_travels_as_it_is_when_it_starts(
     pool: ThreadPoolExecutor,
 ) -> None:
-    """Its strategy is that of its number on all workers, however early one of them called it."""
+    """Check that its strategy is that of its number on all workers, however early one of them called it."""
     rack = FakeRack(2, mode=Mode.RING, reason="no room")
     first = rack.communicators[0]
     early: list[Future[Any]] = [first.all_reduce(np.full(9, i, np.int32), async_op=True) for i in range(4)]
@@ -484,7 +484,7 @@ def test_the_next_call_warns_of_the_ring_where_it_stands_once_a_worker() -> None
 
 
 def renewed(rack: FakeRack, generation: int) -> bool:
-    """All have a later one."""
+    """Tell whether all workers have a later generation."""
     return all(c.generation > generation for c in rack.communicators)
 
 
@@ -618,7 +618,7 @@ def test_parts_that_can_not_be_divided_any_more_are_refused_on_all(pool: ThreadP
 def test_a_call_that_some_would_refuse_is_done_by_all_where_a_renewal_comes_between(
     pool: ThreadPoolExecutor,
 ) -> None:
-    """One has called it while the job went by ring, the other calls it when switches add up again."""
+    """Call it on one worker while the job goes by ring, and on the other when switches add up again."""
     with pytest.warns(RingFallbackWarning):
         rack = FakeRack(2, mode=Mode.RING)
     first, second = rack.communicators
@@ -633,7 +633,7 @@ def test_a_call_that_some_would_refuse_is_done_by_all_where_a_renewal_comes_betw
 
 
 def test_a_call_that_somebody_has_refused_is_refused_by_all(pool: ThreadPoolExecutor) -> None:
-    """Both had called it; one found out that both had before the renewal, and the other after it."""
+    """Let one worker find out before the renewal that both have called it, and the other after it."""
     with pytest.warns(RingFallbackWarning):
         rack = FakeRack(2, mode=Mode.RING)
     calls = [pool.submit(c.all_reduce, ONES, strategy="in-network") for c in rack.communicators]
@@ -685,7 +685,7 @@ def has_its_result(rack: FakeRack, rank: int) -> bool:
 def test_a_result_of_an_elastic_job_is_held_until_the_successor_has_it(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a worker that was suspended could return what the others make again without it."""
+    """Check it, since a suspended worker could otherwise return what the others make again without it."""
     rack = FakeRack(2, elastic=True)
     arrived = unacknowledged(rack, monkeypatch)
     first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)
@@ -740,7 +740,7 @@ def test_a_worker_whose_successor_does_not_acknowledge_its_result_says_so(
 def test_who_lacks_only_acknowledgements_has_finished_a_sum_by_ring(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It does not make again what its predecessor may have returned."""
+    """Check that it does not make again what its predecessor may have returned."""
     rack = FakeRack(2, mode=Mode.RING, elastic=True)
     unacknowledged(rack, monkeypatch, last=2)
     first, second = (pool.submit(c.all_reduce, ONES) for c in rack.communicators)

@@ -37,7 +37,7 @@ SIZES = (60, 3001)  # in the network: whole, and scaled
 
 @cache
 def tensors(dtype: np.dtype[Any], size: int, *, special: bool) -> list[Array]:
-    """All ranks': of subnormals, of numbers that round, and, where `special`, some Inf and NaN among them."""
+    """Return all ranks' tensors: subnormals, numbers that round, and if `special` some Inf and NaN."""
     rng = np.random.default_rng(size)
     tiny = {"float16": -24, "bfloat16": -133, "float32": -149, "float64": -1074}[dtype.name]
     scales = np.ldexp(1.0, rng.choice([tiny, tiny + 4, tiny + 9, -3, 4], size))
@@ -56,7 +56,7 @@ def made_in_the_usual_mode() -> None:
 
 
 def collectives(odd_mode: str | None) -> Callable[[Collectives], list[bytes]]:
-    """Everything that adds floats, on a worker, with all that it starts; rank ODD's is in another mode."""
+    """Return a function that runs all that adds floats on a worker; rank ODD's is in another mode."""
     made_in_the_usual_mode()
 
     def work(c: Collectives) -> list[bytes]:
@@ -95,7 +95,7 @@ def rack(mode: Mode) -> FakeRack:
 
 @pytest.fixture(params=[Mode.IN_NETWORK, Mode.RING], ids=lambda mode: mode.name.lower())
 def mode(request: pytest.FixtureRequest) -> Mode:
-    """Where sums are made."""
+    """The mode: sums are made in the network or by ring."""
     chosen: Mode = request.param
     return chosen
 
@@ -129,7 +129,7 @@ def test_with_several_gpus_a_machine(mode: Mode, odd_mode: str, pipeline: bool) 
 
 @pytest.mark.parametrize("odd_mode", MODES)
 def test_error_feedback(odd_mode: str) -> None:
-    """What rounding leaves is owed in full, subnormals too."""
+    """Check that what rounding leaves is owed in full, subnormals too."""
 
     def work(chosen: str | None) -> Callable[[Collectives], list[bytes]]:
         def on(c: Collectives) -> list[bytes]:
@@ -172,7 +172,7 @@ def test_the_reference_has_the_same_bits_in_any_mode(odd_mode: str) -> None:
 
 @pytest.mark.parametrize("odd_mode", MODES)
 def test_a_thread_gets_its_mode_back(odd_mode: str) -> None:
-    """Also where what ran in the default mode raises, and threads that were started meanwhile keep theirs."""
+    """Check it also if the call raises; threads that were started meanwhile keep their mode."""
     tiny = np.full(4, np.finfo(np.float32).smallest_subnormal, np.float32)
 
     def computed() -> tuple[float, ...]:

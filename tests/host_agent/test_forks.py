@@ -70,7 +70,7 @@ class Forking:
         self.child = int(self._process.stdout.readline())
 
     def is_childs_parent_dead(self) -> bool:
-        """And the child is not."""
+        """Tell whether the child's parent is dead, and the child is not."""
         os.kill(self.child, 0)
         return self._process.poll() is not None
 
@@ -122,7 +122,7 @@ def test_the_workers_of_its_machine_hear_that_it_died(forking: Any, rank: int) -
 @pytest.mark.slow
 @pytest.mark.parametrize("support", ["0", "1"])
 def test_the_controller_hears_that_it_died(forking: Any, support: str) -> None:
-    """Its stream breaks, long before its heartbeats have been missing for too long.
+    """Break its stream, long before its heartbeats have been missing for too long.
 
     `support`: whether gRPC looks after forks itself. Where it does, it may not in the middle of a call.
     """
@@ -147,7 +147,7 @@ def test_the_controller_hears_that_it_died(forking: Any, support: str) -> None:
 
 
 def test_a_child_that_closes_what_it_has_of_its_parent_harms_nobody() -> None:
-    """As its interpreter may, where it ends."""
+    """Close it in the child, as its interpreter may when it ends."""
     met = meetings(1, 2, region_bytes=4096)
     child = os.fork()
     if not child:
@@ -166,7 +166,7 @@ def test_a_child_that_closes_what_it_has_of_its_parent_harms_nobody() -> None:
 
 
 def test_a_child_keeps_all_other_connections(tmp_path: Path) -> None:
-    """Also one that has the number of the session's connection."""
+    """Check also a connection that has the number of the session's connection."""
     code = (
         "import os, socket, sys\n"
         "from host_agent.forks import connections_not_for_children\n"

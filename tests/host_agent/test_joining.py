@@ -44,7 +44,7 @@ class Scripted(FakeMembership):
 
 
 def at(monkeypatch: pytest.MonkeyPatch, session: Callable[..., Scripted]) -> None:
-    """Who joins finds an interface with jumbo frames, and this in place of a session."""
+    """Let a worker that joins find an interface with jumbo frames, and this in place of a session."""
     link = Interface(name="h2-eth0", mac=CONFIG.mac, ip=IPv4Address("10.1.0.2"), mtu=9000)
     monkeypatch.setattr(joining, "ControllerSession", session)
     monkeypatch.setattr(joining, "find_interface", lambda name, controller: link)
@@ -214,7 +214,7 @@ class Recycling:
 
 
 class Lowest(FakeAdapter):
-    """What it gives out."""
+    """Queue pairs that a Recycling device gives out."""
 
     def __init__(self, recycling: Recycling) -> None:
         super().__init__(recycling.wire)
@@ -253,7 +253,7 @@ def test_who_cannot_have_its_numbers_joins_with_others(monkeypatch: pytest.Monke
 def test_a_host_where_many_numbers_are_taken_for_ever_locks_nobody_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A worker that was killed on it keeps two of them."""
+    """Take two numbers for each worker that was killed on the host."""
     device, taken, asked = Recycling(), {0x20 + 2 * killed for killed in range(100)}, list[int]()
 
     class Choosy(Scripted):
@@ -283,7 +283,7 @@ def test_who_never_can_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_new_queue_pairs_have_none_of_the_numbers_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The device would give out again what was destroyed just now."""
+    """Use a device that would give out again what was destroyed just now."""
     device = Recycling()
     monkeypatch.setattr(adapters, "choose_adapter", device.choose)
     first = device.choose(Transport.VERBS, INTERFACE)

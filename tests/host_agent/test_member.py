@@ -116,7 +116,7 @@ def do(one: Member, event: Event) -> None:
 
 
 def play(rows: Sequence[Row], ready: Ready = READY) -> Member:
-    """All that happens in a row comes before what is to be done in it."""
+    """Return a member after a script: in each row, events come first, then the actions that they cause."""
     one = Member(ready, View.first(1, 3))
     for row in rows:
         both = row if isinstance(row, tuple) else (row,)
@@ -340,7 +340,7 @@ def test_script(name: str) -> None:
 
 @pytest.mark.parametrize("stage", [stage for stage in Stage if stage not in (Stage.NONE, Stage.QUIET)])
 def test_a_newer_renewal_starts_it_over_at_any_moment(stage: Stage) -> None:
-    """And what was under way for the first one comes late."""
+    """Let what was under way for the first renewal come late."""
     rows = [*HELD, (Start(), REPAIR)][: list(Stage).index(stage) + 1]
     late: list[Row] = [
         {"stage": stage},
@@ -370,7 +370,7 @@ def test_a_gangs_result_waits_for_no_acknowledgement_as_all_gpus_finish_it_toget
 
 
 def test_a_collective_of_all_gpus_is_finished_unless_a_renewal_asks_for_it() -> None:
-    """What this worker has answered has to hold until the renewal is over; a job that is over has none."""
+    """Check that this worker's answer holds until the renewal is over; a job that is over has none."""
     one = play([])
     one.gang_collective = 2**32 - 1
     assert one.finish_gang_collective()
@@ -387,7 +387,7 @@ def test_a_collective_of_all_gpus_is_finished_unless_a_renewal_asks_for_it() -> 
 
 @pytest.mark.parametrize("finished", [False, True])
 def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
-    """Its machine's part may differ by then; a worker that has finished it goes on with its next."""
+    """Check that it begins anew, as the machine's part may differ, unless this worker has finished it."""
     one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
     one.gang_collective = 4 if finished else 3
     do(one, "offered 1")
@@ -401,7 +401,7 @@ def test_what_no_gpu_has_finished_is_begun_anew(finished: bool) -> None:
 
 @pytest.mark.parametrize("over", [0, 5, 8])
 def test_what_others_have_begun_anew_meanwhile_is_dropped_here_too(over: int) -> None:
-    """They went on after the first renewal, number 8, and refused that collective, if `over` says so."""
+    """Check `over`: it says whether the others went on after renewal 8, and refused that collective."""
     one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
     one.gang_collective = 3
     first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
@@ -414,7 +414,7 @@ def test_what_others_have_begun_anew_meanwhile_is_dropped_here_too(over: int) ->
 
 @pytest.mark.parametrize("missed", [False, True])
 def test_what_was_dropped_once_is_not_dropped_again(missed: bool) -> None:
-    """A later renewal goes by itself alone: also where this worker has not heard the Start of the first."""
+    """Check that a later renewal goes by itself alone, also if the first one's Start was not heard."""
     one = play(["run 0", "start 1", (RENEW, CUT), ("parked", Offer(1))])
     one.gang_collective = 3
     first = replace(renewed(1, 1), gang_collective=3, gang_renewal=8)
@@ -453,7 +453,7 @@ def test_what_is_begun_again_after_a_death_sees_who_was_there_when_it_was_called
     ("over", "seen"), [(1, [(0, 1, 2), (1, 2), (1, 2), (1,)]), (0, [(0, 1, 2)] * 3 + [(1,)])]
 )
 def test_a_worker_that_missed_a_start_sees_what_others_saw(over: int, seen: list[tuple[int, ...]]) -> None:
-    """Others have gone on after the first renewal, and made two calls, if `over` says so."""
+    """Let others go on after the first renewal and make two calls, if `over` says so."""
     one = play([*IDLE[:2]])
     last = replace(renewed(2).ready, rank=0, world_size=1)
     gone = Renewed(renewal=2, ready=last, collective=0, members=(1,), over=over, ranks_from=3)
@@ -492,7 +492,7 @@ def test_who_is_there_can_be_asked_while_who_has_died_is_forgotten() -> None:
 
 @pytest.mark.parametrize("is_gang", [False, True])
 def test_who_has_died_is_not_there_again_when_numbers_wrap(is_gang: bool) -> None:
-    """They are serial numbers: 2^31 calls after it, an early call would be ahead again."""
+    """Check that a death holds: 2^31 calls later, an early call would be ahead again as a serial number."""
     one = play(IDLE[:2])
     one.gang_collective = 0 if is_gang else None
     for event in (replace(renewed(1, dead=True), ranks_from=2), "connected 1", Start()):

@@ -1,4 +1,4 @@
-"""Which interface carries RoCE, and how large a path MTU fits it."""
+"""The interface that carries RoCE, and the path MTU that fits it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def interface(name: str, ip: str = "10.1.0.1", mtu: int = 1500) -> Interface:
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, *interfaces: Interface, down: tuple[str, ...] = ()) -> None:
-    """This machine has these interfaces, and some that are down."""
+    """Let this machine have these interfaces, and some that are down."""
     by_name = {i.name: i for i in interfaces}
 
     def read(name: str) -> Interface:

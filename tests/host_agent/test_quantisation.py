@@ -45,7 +45,7 @@ BLOCKS = Blocks(message_elements=48, block_elements=16)
 
 @st.composite
 def tensors(draw: st.DrawFn, *, ranks: int = 1, finite: bool = True) -> list[NDArray[Any]]:
-    """One array a rank, of one float type: random bit patterns, so subnormals and extremes are common."""
+    """Draw one array a rank, of one float type: random bits, so subnormals and extremes are common."""
     dtype = draw(st.sampled_from(FLOATS))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     size = draw(st.integers(1, 70))
@@ -60,7 +60,7 @@ def tensors(draw: st.DrawFn, *, ranks: int = 1, finite: bool = True) -> list[NDA
 
 
 def exact_error(result: NDArray[Any], arrays: list[NDArray[Any]], divisor: int) -> float:
-    """The largest distance from the real-number result, exactly; sums beyond the type's range left out."""
+    """Return the largest distance from the exact real result, without sums beyond the type's range."""
     worst = Fraction(0)
     for i, got in enumerate(result.astype(np.float64)):
         if math.isfinite(got):
@@ -81,7 +81,8 @@ def test_a_sum_stays_within_the_documented_bound_of_each_block(
 
 @st.composite
 def ties(draw: st.DrawFn, *, ranks: int, half: bool) -> list[NDArray[Any]]:
-    """One array a rank, a block of it: numbers halfway between two that can be sent, and right beside that.
+    """Draw one array a rank, a block of it: numbers halfway between two that can be sent, and right beside
+    that.
 
     The first element is a block's largest. Ranks lean the same way or, drawn by chance, against each other.
     """
@@ -152,7 +153,7 @@ def assert_within_bound(arrays: list[NDArray[Any]], *, half: bool, average: bool
 def test_the_bound_is_less_than_six_times_what_can_happen(
     ranks: int, dtype: np.dtype[Any], half: bool, racks: int
 ) -> None:
-    """All ranks have the same numbers, large ones and ties between small ones: what is lost adds up."""
+    """Give all ranks the same numbers, large ones and ties between small ones, so that losses add up."""
     scale = scale_of(block_exponent(np.ones(1, dtype)), ranks, half=half)
     unit = math.ldexp(1.0, -scale - (24 if half else 0))
     random = np.random.default_rng(ranks)
@@ -294,7 +295,7 @@ def decoded(
 
 
 def assert_same_bits(left: NDArray[Any], right: NDArray[Any]) -> None:
-    """All NaNs count as one."""
+    """Compare bits; all NaNs count as one."""
     unsigned = f"u{left.dtype.itemsize}"
     same = (left.view(unsigned) == right.view(unsigned)) | (np.isnan(left) & np.isnan(right))
     assert same.all(), (left[~same], right[~same])

@@ -61,7 +61,7 @@ def after(cut: int) -> Callable[[int], bool]:
     "case", CASES, ids=lambda case: f"{case.module}-{case.name}-{case.dtype}-{case.elements}"
 )
 def test_a_cut_right_after_one_rank_has_finished(case: Case, mode: Mode) -> None:
-    """Its user has the result, and spoils it at once: the others get what was kept."""
+    """Let its user spoil the result at once: the others get what was kept."""
     before = Case("in_network", "all_reduce", I32, 10)
     for seed, in_place in enumerate([False, True]):
         mtu = 1024 if case.elements > 10_000 else 256
@@ -91,7 +91,7 @@ def test_a_rank_that_lacks_a_whole_window_gets_it(dtype: np.dtype[Any], in_place
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES[:10], ids=lambda case: f"{case.name}-{case.dtype}-{case.elements}")
 def test_a_cut_at_any_event(case: Case) -> None:
-    """Every so many events: all messages' boundaries are among them."""
+    """Cut after every so many events: all messages' boundaries are among them."""
     _cut_at_any_event(case, Mode.IN_NETWORK)
 
 
@@ -162,7 +162,7 @@ def test_any_number_of_cuts_anywhere(
     in_place: bool,
     seed: int,
 ) -> None:
-    """Also while the last cut is still being repaired, on bad links, from switch to ring and back."""
+    """Cut also while the last cut is still being repaired, on bad links, from switch to ring and back."""
     messages, packets, path_mtu = window
     rack = RenewedRack(
         cases,
@@ -237,7 +237,7 @@ def test_the_count_of_collectives_wraps() -> None:
 
 
 def test_results_that_differ_between_those_who_have_one_are_an_error() -> None:
-    """It cannot be; were it so, nobody shall go on with it."""
+    """Check the error for what cannot be: nobody shall go on with such results."""
     replay_log = ReplayLog(Window(4, 4, 1024))
     call = Call(rank=0, world_size=2, collective=0, shared=Shared(np.arange(3, dtype=np.int32)))
     replay_log.begin(None)

@@ -165,7 +165,7 @@ def test_what_cannot_be_sent_at_all_is_the_users_error() -> None:
 
 
 def test_what_cannot_be_finished_is_not() -> None:
-    """The others wait for the rest: the communicator is not usable any more."""
+    """Check that the communicator is unusable afterwards, as the others wait for the rest."""
     with pytest.raises(ValueError, match="more than") as caught:
         Runner(PickyLink(1), rank=0).run(two_operations(), "all_gather")
     assert not isinstance(caught.value, UsageError)

@@ -70,7 +70,7 @@ def resumed(ready: Ready = READY, join: Join = JOIN, answered: tuple[int, ...] =
 
 
 def ready(given: Ready = READY) -> Session:
-    """One that has heard Ready at 0."""
+    """Return a session that has heard Ready at 0."""
     session = Session(JOIN)
     session.begin(0)
     session.heard(given, 0)
@@ -79,7 +79,7 @@ def ready(given: Ready = READY) -> Session:
 
 
 def until(session: Session, end: int) -> list[tuple[float, Action]]:
-    """What it does by itself, and when."""
+    """Return what a session does by itself until `end`, and when."""
     done: list[tuple[float, Action]] = []
     while (due := session.next_timeout()) is not None and due <= end:
         session.timeout(due)
@@ -312,7 +312,7 @@ def test_while_the_controller_is_away_it_is_tried_each_second_and_people_are_tol
     session = ready()
 
     def away(now: int, end: int) -> tuple[list[float], list[Away]]:
-        """When it tries again, and what people are told."""
+        """Return when it tries again, and what people are told."""
         opened: list[float] = []
         told: list[Away] = []
         while now < end:

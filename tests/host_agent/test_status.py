@@ -40,7 +40,7 @@ class Held(Alone):
 
 
 def said(runner: Runner, member: Member, **changes: Any) -> dict[str, Any]:
-    """As it comes over the socket."""
+    """Return the status as it comes over the socket."""
     fields: dict[str, Any] = {
         "job": "train",
         "rank": 2,

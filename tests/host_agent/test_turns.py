@@ -94,7 +94,7 @@ def test_a_callback_may_not_wait_for_its_own_queue() -> None:
 
 
 def test_an_interrupt_at_any_moment_leaves_nothing_locked() -> None:
-    """After it another thread's call runs, or hears that the job has failed; no number is lost."""
+    """Check that another thread's call then runs, or hears that the job has failed; no number is lost."""
     random = Random(1)
     for _ in range(150):
         user = User()

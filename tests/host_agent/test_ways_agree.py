@@ -1,4 +1,4 @@
-"""By ring or by switch, with one GPU a machine or several: the same finite numbers, and the same NaN."""
+"""Ways by ring and by switch, with one or several GPUs a machine: the same finite numbers, the same NaN."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_an_average_of_60000_and_40000(group: Callable[[str], Group], size: int)
 def test_an_infinity_is_one_elements_alone(
     group: Callable[[str], Group], way: str, dtype: np.dtype[Any]
 ) -> None:
-    """Its block's other elements are what they are without it."""
+    """Check that its block's other elements are what they are without it."""
     arrays = large(np.random.default_rng(2), WORLD, 3000, dtype, averaged=True)
     arrays[1][700], arrays[2][2999] = np.inf, -np.inf
     found = same(group(way).run(lambda c: c.all_reduce(arrays[c.rank], "avg")))
@@ -140,7 +140,7 @@ def test_more_than_is_added_at_a_time(group: Callable[[str], Group], monkeypatch
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", [*FLOATS, np.dtype(np.float64)], ids=str)
 def test_every_way_makes_the_same_nan(group: Callable[[str], Group], dtype: np.dtype[Any], way: str) -> None:
-    """Of NaNs with any sign and payload, in whatever order they meet, and of Inf - Inf."""
+    """Add NaNs with any sign and payload, in whatever order they meet, and Inf - Inf."""
     workers = group(way)
     for size in (50, 3001):
         arrays = [np.ones(size, dtype) for _ in range(WORLD)]

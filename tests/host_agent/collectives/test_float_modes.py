@@ -46,7 +46,7 @@ class Tiny(Case):
 
 
 def results(case: Case, seed: int, mode: str | None) -> list[bytes]:
-    """What each rank has, bit for bit, where rank ODD runs in `mode`."""
+    """Return what each rank has, bit for bit, when rank ODD runs in `mode`."""
     inputs = [case.inputs(WORLD, seed)]
     outputs = [[case.output(WORLD) for _ in range(WORLD)]]
     sim = Simulation(configs(WORLD, path_mtu=1024))

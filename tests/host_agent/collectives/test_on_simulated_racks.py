@@ -131,7 +131,7 @@ LAYERS = 2.0 ** -np.repeat(
 @pytest.mark.parametrize("reduction", [Reduction.SUM, Reduction.AVG], ids=lambda r: r.name)
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_a_sum_has_the_bits_of_the_reference(dtype: np.dtype[Any], reduction: Reduction) -> None:
-    """Of layers of all magnitudes, zeros, one huge element, subnormals, and blocks with an Inf or a NaN."""
+    """Sum layers of all magnitudes, zeros, one huge element, subnormals, and blocks with an Inf or a NaN."""
     workers = configs(4, path_mtu=512, window=2, packets=4)
     random = np.random.default_rng(7)
     inputs = [(random.standard_normal(LAYERS.size) * LAYERS).astype(dtype) for _ in workers]

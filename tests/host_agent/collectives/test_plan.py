@@ -1,4 +1,4 @@
-"""What the collectives share."""
+"""Parts that the collectives share."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tests.host_agent.rack import Simulation
 def test_raw_contributions_are_never_taken_for_the_sum(
     after: int, seed: int, workers: int, shape: tuple[int, int, int, int]
 ) -> None:
-    """After `after` packets, what the workers send is routed to their successors as it is."""
+    """Route what the workers send after `after` packets to their successors as it is."""
     path_mtu, window, packets, size = shape
     rack = configs(workers, window=window, packets=packets, path_mtu=path_mtu)
     simulation = Simulation(rack, seed=seed, faults=Rates(reorder=0.3))

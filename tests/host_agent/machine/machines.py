@@ -20,7 +20,7 @@ from tests.host_agent.fakes import FakeRack, on_all
 def meetings(
     machines: int, gpus: int, *, region_bytes: int = REGION_BYTES, settings: str = ""
 ) -> list[Meeting]:
-    """Of all workers, by rank; each machine meets under a name of its own."""
+    """Return the meetings of all workers, by rank; each machine meets under a name of its own."""
     met: list[Any] = [None] * (machines * gpus)
 
     def come(machine: int, name: str, local_rank: int) -> None:
@@ -90,11 +90,11 @@ class Machines:
         return on_all(self.communicators, work)
 
     def of(self, machine: int) -> list[MachineCommunicator]:
-        """Those of a machine, as it joined."""
+        """Return the communicators of a machine, as it joined."""
         return self.communicators[machine * self.gpus : (machine + 1) * self.gpus]
 
     def kill(self, machine: int) -> None:
-        """It sends nothing more, and no other machine hears of it."""
+        """Kill a machine: it sends nothing more, and no other machine hears of it."""
         for rack in self.racks:
             rack.memberships[machine].closed = True
         for rack in self.racks:

@@ -51,7 +51,7 @@ def test_each_step_has_what_everybody_put_into_it(met: list[Meeting]) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 50])
 def test_what_is_carried_is_what_everybody_filled(met: list[Meeting], steps: int) -> None:
-    """Also where who uses it, or fills, is slow."""
+    """Slow down those who fill slots and those who use them."""
 
     def work(rank: int, lane: Lane) -> list[tuple[int, list[int]]]:
         random = np.random.default_rng(rank)
@@ -198,7 +198,7 @@ def test_a_long_call_is_cut_between_characters(met: list[Meeting]) -> None:
 
 
 def test_nobody_reads_half_a_notice(met: list[Meeting]) -> None:
-    """Each that is read is one that was told, whenever that was."""
+    """Check that each notice that is read is one that was told, whenever that was."""
     mine, theirs, _ = (Board(meeting) for meeting in met)
 
     def tell() -> None:

@@ -1,4 +1,4 @@
-"""What a user of machines with several GPUs relies on, with all ranks in one process."""
+"""Communicators of machines with several GPUs: what users rely on, with all ranks in one process."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def machines() -> Iterator[Callable[..., Machines]]:
 
 
 def tensors(workers: int, size: int, dtype: Any, seed: int = 1) -> list[NDArray[Any]]:
-    """As gradients: layers of very different magnitudes, some zeros."""
+    """Return tensors like gradients: layers of very different magnitudes, some zeros."""
     random = np.random.default_rng(seed)
     if dtype == np.int32:
         return [random.integers(-(2**31), 2**31, size, dtype=np.int32) for _ in range(workers)]
@@ -68,7 +68,7 @@ def tensors(workers: int, size: int, dtype: Any, seed: int = 1) -> list[NDArray[
 
 
 def same(results: list[Any]) -> Any:
-    """What all ranks got alike."""
+    """Return the result that all ranks got alike."""
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -85,7 +85,7 @@ SIZES = [1, 1000, 40_000]
 def test_a_sum_of_float32_has_the_bits_of_a_flat_sum_in_the_network(
     machines: Callable[..., Machines], mode: Mode, size: int, op: str
 ) -> None:
-    """The promise: who has one GPU a machine and who has many train alike, to the last bit."""
+    """Check the promise: one GPU a machine and many train alike, to the last bit."""
     arrays = tensors(6, size, np.float32)
     result = same(machines(2, 3, mode=mode).run(lambda c: c.all_reduce(arrays[c.rank], op)))
     divisor = 6 if op == "avg" else 1
@@ -160,7 +160,7 @@ def test_an_average_of_int32_is_cut_off_towards_zero(machines: Callable[..., Mac
 
 @pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
 def test_infinities_and_nans_come_through(machines: Callable[..., Machines], dtype: np.dtype[Any]) -> None:
-    """In their blocks all is added up as floats; the other blocks are as without them."""
+    """Add blocks with an Inf or NaN as floats; the other blocks are as without them."""
     arrays = tensors(4, 9000, dtype)
     arrays[1][3] = np.inf
     arrays[3][3] = -np.inf
@@ -180,7 +180,7 @@ def test_infinities_and_nans_come_through(machines: Callable[..., Machines], dty
 
 
 def test_one_gpu_a_machine_or_many_the_bits_are_the_same(machines: Callable[..., Machines]) -> None:
-    """Also in blocks with an Inf or NaN, and of tensors too small for the network."""
+    """Compare also blocks with an Inf or NaN, and tensors too small for the network."""
     cases = [tensors(4, size, np.float32, seed=size) for size in (3, 60, 7000)]
     cases[2][1][[3, 5000]] = np.inf, np.nan
     cases[2][3][[3, 6999]] = -np.inf, 3e38
@@ -262,7 +262,7 @@ def test_collectives_may_wait_in_a_queue(machines: Callable[..., Machines]) -> N
 
 
 def test_bytes_over_a_nic_and_inside_a_machine(machines: Callable[..., Machines]) -> None:
-    """A machine sends a tensor once; each of its GPUs takes 2(n-1)/n tensors from the others."""
+    """Count what a machine sends, a tensor once, and what each GPU takes from others, 2(n-1)/n tensors."""
     array = np.ones(120_000, np.int32)
     group = machines(2, 3)
     group.run(lambda c: c.all_reduce(array))
@@ -317,7 +317,7 @@ def test_statistics_stay_when_the_job_is_over(machines: Callable[..., Machines])
 def test_a_call_whose_plane_is_taken_down_hears_why(
     machines: Callable[..., Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The end comes when its turn has begun: no error of the connection reaches the user."""
+    """Take the plane down when the call's turn has begun: no error of the connection reaches the user."""
     found_well, looks = MachineCommunicator._require_no_failure, []
 
     def require_no_failure(self: MachineCommunicator, call: Any) -> None:
@@ -350,7 +350,7 @@ def test_calls_that_differ_end_the_job_for_all_and_say_who_called_what(
 
 
 def records(name: str) -> NDArray[Any]:
-    """Of a type whose name is too long to be said whole; its last field has that name."""
+    """Return an array whose type's name is too long to be said whole; its last field is called `name`."""
     return np.zeros(9, np.dtype([(f"field{n}", np.int32) for n in range(40)] + [(name, np.int32)]))
 
 
@@ -376,7 +376,7 @@ CALLS: dict[str, Callable[[Collectives], Any]] = {
 
 
 def cancelled(c: Collectives) -> Any:
-    """A call that was cancelled before it ran, and then one that all make."""
+    """Cancel a call before it runs, and then make one that all make."""
     goes = threading.Event()
     blocks = c._turns._queue.submit(goes.wait, 20)
     future = c.all_reduce(np.ones(9, np.int32), async_op=True)
@@ -421,7 +421,7 @@ def test_a_call_of_nothing_is_a_step_too(machines: Callable[..., Machines]) -> N
 def test_a_call_of_nothing_or_cancelled_by_some_never_shifts_the_others(
     machines: Callable[..., Machines], odd: int
 ) -> None:
-    """The sums that come after it would have other calls' numbers in them."""
+    """Check that all fail: the sums after such a call would mix calls of different numbers."""
 
     def work(c: Collectives) -> Any:
         if (c.rank % 2, c.rank // 2)[odd]:
@@ -470,7 +470,7 @@ def test_who_leaves_after_a_call_that_only_it_cancelled_hears_so(machines: Calla
 def test_who_leaves_after_a_call_that_it_cancelled_hears_that_the_job_has_failed(
     machines: Callable[..., Machines],
 ) -> None:
-    """No call of its own has raised anything; who has heard it leaves in peace."""
+    """Check a worker of which no call has raised anything; one that has heard the error leaves in peace."""
     has_failed = threading.Barrier(4)
 
     def work(c: Collectives) -> Any:
@@ -496,7 +496,7 @@ def test_who_leaves_after_a_call_that_it_cancelled_hears_that_the_job_has_failed
 
 
 def test_who_has_left_has_given_the_machines_memory_back(machines: Callable[..., Machines]) -> None:
-    """At once, and not when the garbage collector finds it: each job would have some MiB and descriptors."""
+    """Check that it is freed without garbage collection: each job would keep some MiB and descriptors."""
     made = machines(2, 2)
     regions = [weakref.ref(region) for c in made.communicators for region in c._meeting.regions]
     same(made.run(lambda c: c.all_reduce(np.ones(100_000, np.float32))))
@@ -509,7 +509,7 @@ def test_who_has_left_has_given_the_machines_memory_back(machines: Callable[...,
 
 
 def test_who_aborts_hears_nothing_of_what_it_cancelled(machines: Callable[..., Machines]) -> None:
-    """The error in the `with` block stays the one that the user sees."""
+    """Check that the user sees the error in the `with` block."""
 
     def work(c: Collectives) -> Any:
         if c.rank:
@@ -550,7 +550,7 @@ def test_leaving_waits_for_another_threads_call(machines: Callable[..., Machines
 
 
 def test_a_call_is_made_before_another_thread_leaves_or_is_refused(machines: Callable[..., Machines]) -> None:
-    """It was admitted, and then found the queue shut."""
+    """Close the queue between a call's admission and its submission."""
 
     def work(c: Collectives) -> Any:
         made, is_shut, submit, close = (
@@ -585,7 +585,7 @@ def test_a_call_is_made_before_another_thread_leaves_or_is_refused(machines: Cal
 
 
 def test_who_leaves_while_another_threads_call_fails_only_closes(machines: Callable[..., Machines]) -> None:
-    """Its machine has not heard of that yet."""
+    """Leave before the worker's machine has heard of the failure."""
     c = machines(1, 2, timeout_s=None).communicators[0]
     fail, is_stopped, goes = c._meeting.fail, threading.Event(), threading.Event()
 
@@ -631,7 +631,7 @@ def test_in_network_is_refused_on_all_where_some_planes_go_by_ring(
 
 
 def test_who_leaves_before_the_others_of_its_machine(machines: Callable[..., Machines]) -> None:
-    """A whole plane leaves after two sums, so that no other plane hears of it; the others call a third."""
+    """Let a plane leave after two sums, so that no other plane hears of it; the others call a third."""
 
     def work(communicator: Collectives) -> None:
         for _ in range(2 if communicator.rank % 2 else 3):
@@ -676,7 +676,7 @@ def test_a_gpu_that_dies_is_named(machines: Callable[..., Machines]) -> None:
 
 
 def test_a_worker_says_whom_of_its_machine_it_waits_for(machines: Callable[..., Machines]) -> None:
-    """What the doctor asks of the plane's socket: GPU 1 of machine 1 is late, and GPU 0 waits for it."""
+    """Ask the plane's socket as the doctor does: GPU 1 of machine 1 is late, and GPU 0 waits for it."""
     group = machines(2, 2, timeout_s=None)
     seen: list[dict[str, Any]] = []
 

@@ -82,7 +82,7 @@ def test_a_counter_of_64_bits_does_not(words: Words, value: int) -> None:
 
 @pytest.mark.parametrize("to", [1, 2**32, 2**32 + 1, 2**33])
 def test_who_waits_is_woken_by_another_process(words: Words, child: Any, to: int) -> None:
-    """Also where only the upper half of the counter changes."""
+    """Wake it also if only the upper half of the counter changes."""
     at = words.ctypes.data
 
     def work() -> None:
@@ -114,7 +114,7 @@ def test_many_steps_are_seen_in_order_with_what_belongs_to_them(words: Words, ch
 
 
 def test_a_wait_for_one_that_moves_and_does_not_arrive_ends(words: Words) -> None:
-    """Each change wakes it; its time runs on."""
+    """Check that its time runs on although each change wakes it."""
     at, stop = words.ctypes.data, threading.Event()
 
     def move() -> None:

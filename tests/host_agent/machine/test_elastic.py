@@ -61,7 +61,7 @@ class Calls:
             thread.start()
 
     def of(self, *ranks: int) -> list[Any]:
-        """What these have, when they have it."""
+        """Return the results of these ranks, when they have them."""
         for rank in ranks:
             self.threads[rank].join(30)
             assert not self.threads[rank].is_alive(), f"rank {rank} hangs"
@@ -88,7 +88,7 @@ def in_place(communicator: Collectives, rank: int) -> Any:
 def test_a_sum_that_one_plane_had_with_a_dead_machine_is_made_anew_without_it(
     machines: Machines, work: Callable[[Collectives, int], Any], mode: Mode
 ) -> None:
-    """Its first GPU's plane had summed pieces with it, its second GPU's plane none."""
+    """Kill a machine after the first GPUs' plane summed pieces with it, and the second GPUs' plane none."""
     plane, goes = machines.racks[1].communicators[LOST], threading.Event()
     submit = plane.submit
 
@@ -121,7 +121,7 @@ def test_steps_come_round_as_often_as_they_like(machines: Machines) -> None:
 
 
 def test_a_sum_that_some_gpu_has_finished_is_the_same_on_all(machines: Machines) -> None:
-    """With the part of the machine that died since; the next one is without it."""
+    """Check that it contains the dead machine's part, and that the next one does not."""
     slow, goes = machines.communicators[1], threading.Event()
     lane = slow._on.results
     rows = lane.rows
@@ -182,7 +182,7 @@ def test_ranks_close_up_and_users_hear_so(machines: Machines) -> None:
 
 
 def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machines) -> None:
-    """A broadcast of a dead root's; then all go on. Its one element is summed by the second plane."""
+    """Broadcast from a dead root, then go on. The second plane sums the broadcast's one element."""
 
     def work(c: Collectives, rank: int) -> Any:
         try:
@@ -207,7 +207,7 @@ def test_what_cannot_be_done_without_the_dead_is_refused_on_all(machines: Machin
 def test_what_others_have_refused_is_begun_anew_by_who_missed_that_start(
     machines: Machines, not_started: tuple[int, ...]
 ) -> None:
-    """They were in its sum when its root died, and the others, who went on, have called the next one."""
+    """Let some miss the Start after their root died, while the others have gone on to the next call."""
 
     def work(c: Collectives, rank: int) -> Any:
         with pytest.raises(UsageError, match="the worker that was the root has died"):
@@ -229,7 +229,7 @@ def test_what_others_have_refused_is_begun_anew_by_who_missed_that_start(
 
 
 def test_rows_that_only_some_can_divide_are_told_apart(machines: Machines) -> None:
-    """One GPU would refuse the call, and the other of its machine wait for it."""
+    """Check that no GPU refuses the call while the other of its machine waits for it."""
     machines.kill(LOST)
     machines.renew(lost=[LOST])
     shapes = {0: (4, 3), 1: (6, 2), 2: (4, 3), 3: (6, 2)}

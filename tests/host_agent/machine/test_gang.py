@@ -48,7 +48,7 @@ def notice(asked: Asked, step: int = 0, renewal: int = 0, way: Way = Way.UNKNOWN
 
 
 def acts(one: Gang) -> list[Action]:
-    """All but what it tells its mates."""
+    """Return all actions but what the gang tells its mates."""
     return [action for action in one.actions() if not isinstance(action, Tell)]
 
 
@@ -92,7 +92,7 @@ def test_a_mate_that_comes_later_to_the_same_step_is_waited_for() -> None:
 
 
 def test_a_mate_may_be_a_step_ahead() -> None:
-    """It has seen this worker's notice, before this one has seen that of its step."""
+    """Hear from a mate that has seen this worker's notice before this one has seen the mate's."""
     one = begun(CANCELLED)
     one.heard(1, Notice(1, 0, LANES, (said(CANCELLED, 0), said(SUM, 1))))
     assert acts(one) == [Return(None)]
@@ -333,7 +333,7 @@ class Mates:
         self.left: dict[int, int] = {}
 
     def play(self) -> None:
-        """Until nobody can do anything any more."""
+        """Play until nobody can do anything any more."""
         idle = 0
         while idle < 30 * len(self.gangs):
             idle = 0 if self.step(self.random.randrange(len(self.gangs))) else idle + 1
@@ -376,7 +376,7 @@ class Mates:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_in_any_order_equal_calls_end_and_different_ones_never_run(seed: int) -> None:
-    """A call runs on all alike, or on nobody from the first difference on; and somebody hears of that."""
+    """Check that from the first difference on no call runs on anybody, and that somebody hears of it."""
     random = Random(seed)
     size, length = random.randint(2, 4), random.randint(0, 5)
     calls = [random.choice([SUM, STRICT, CANCELLED]) for _ in range(length)]
@@ -399,7 +399,7 @@ def test_in_any_order_equal_calls_end_and_different_ones_never_run(seed: int) ->
 
 
 def test_no_order_of_notices_keeps_two_mates_apart() -> None:
-    """Each looks at the other before or after either tells: all orders of four steps each."""
+    """Let each look at the other before or after either tells: all orders of their first ten steps."""
     for order in itertools.product((0, 1), repeat=10):
         mates = Mates([[SUM, CANCELLED, STRICT], [SUM, CANCELLED, STRICT]], Random(0))
         for rank in order:

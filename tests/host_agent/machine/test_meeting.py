@@ -56,7 +56,7 @@ def who(local_rank: int, local_size: int = 2, **how: Any) -> Who:
 
 
 def come(*all_who: Who, timeout_s: float = 5) -> list[Any]:
-    """All at once: each one's Meeting, or the error that it got."""
+    """Let all come at once; return each one's Meeting, or the error that it got."""
     name = str(uuid.uuid4())
     with ThreadPoolExecutor() as pool:
         futures: list[Future[Meeting]] = [
@@ -142,7 +142,7 @@ def test_who_does_not_fit_is_told_and_so_are_the_others(other: dict[str, Any], w
     ids=lambda said: said[:24].decode(),
 )
 def test_who_says_nonsense_is_not_one_of_them(said: bytes) -> None:
-    """Any process of the user may connect; it is told, and holds nobody up, nor does one that is silent."""
+    """Let any process of the user connect: it is told, and holds nobody up, nor does one that is silent."""
     name = str(uuid.uuid4())
     with ThreadPoolExecutor() as pool, Place(name) as place:
         first = pool.submit(meet, name, who(0), region_bytes=BYTES, timeout_s=20)
@@ -230,7 +230,7 @@ def test_who_died_while_it_waited_may_come_again() -> None:
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "not sealed", "smaller"])
 def test_memory_that_could_be_taken_away_is_refused(kind: str, tmp_path: Path) -> None:
-    """Who reads memory that its owner has made smaller is killed by SIGBUS."""
+    """Check that it is refused: reading memory that its owner has shrunk kills a process by SIGBUS."""
     name = str(uuid.uuid4())
     with ThreadPoolExecutor() as pool, Place(name) as place:
         first = pool.submit(meet, name, who(0), region_bytes=BYTES, timeout_s=20)
@@ -306,7 +306,7 @@ def test_what_one_fails_with_all_fail_with(
 
 @pytest.mark.parametrize("letter", ["x", "ä", "梯", "\U0001f600", "\0", "\udc80", '"'])
 def test_a_long_reason_is_cut_and_heard_by_all(letter: str) -> None:
-    """In whatever script; and whoever dies after it is not missed, as all have failed."""
+    """Use any script; a worker that dies after the reason is not missed, as all have failed."""
     met = meetings(1, 3, region_bytes=BYTES)
     met[1].fail("out of memory: " + letter * 20_000)
     eventually(lambda: met[0].failure and met[2].failure)
@@ -392,7 +392,7 @@ def test_who_has_parted_is_not_missed() -> None:
 
 @pytest.mark.slow
 def test_memory_and_address_end_with_the_processes() -> None:
-    """Also with one that is killed."""
+    """Check it also with a process that is killed."""
     code = (
         "import os; from host_agent.machine.meeting import Who, meet\n"
         "name = os.environ['MEET']\n"

@@ -16,7 +16,7 @@ from tests.host_agent.waiting import eventually
 def test_who_is_waited_for_is_named_every_minute(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here: every 50 ms, in two collectives of the same words."""
+    """Name it every 50 ms here, in two collectives of the same words."""
     monkeypatch.setattr("host_agent.machine.communicator.NOTICE_S", 0.05)
     group = Machines(2, 2, timeout_s=None)
     late = group.communicators[3]

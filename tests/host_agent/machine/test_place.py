@@ -1,4 +1,4 @@
-"""Where the workers of one machine meet: nobody else can be there before them, and hosts do not mix."""
+"""The place where a machine's workers meet: nobody else can be there before them, and hosts do not mix."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def come(name: str, local_rank: int, *, timeout_s: float = 20) -> Meeting:
 
 
 def both(name: str, *, timeout_s: float = 20) -> list[Any]:
-    """Each one's Meeting, or its error."""
+    """Let two come; return each one's Meeting, or its error."""
     with ThreadPoolExecutor() as pool:
         futures = [pool.submit(come, name, rank, timeout_s=timeout_s) for rank in range(2)]
         return [future.exception() or future.result() for future in futures]
 
 
 def require_met(met: list[Any]) -> None:
-    """They share memory; then they part."""
+    """Check that the meetings share memory, and close them."""
     for meeting in met:
         assert isinstance(meeting, Meeting), meeting
     met[0].regions[0][5] = 77
@@ -136,7 +136,7 @@ with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
 
 
 def squatter(address: str) -> subprocess.Popen[str]:
-    """Another user's process, which listens there."""
+    """Start another user's process that listens at an address."""
     process = subprocess.Popen(
         [sys.executable, "-c", _SQUATTER, address, str(NOBODY)], stdout=subprocess.PIPE, text=True
     )
@@ -152,7 +152,7 @@ def said_by(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.emulation
 def test_nobody_can_wait_for_them_where_they_meet() -> None:
-    """Any user can listen at an address that follows from the job's name, and is given their memory."""
+    """Let another user listen where the job's name leads: it must not be given the workers' memory."""
     name = str(uuid.uuid4())
     digest = hashlib.sha256(f"{os.getuid()}\n{name}".encode()).hexdigest()[:32]
     process = squatter(f"@p4reduce-{digest}")
@@ -204,12 +204,12 @@ def test_a_visitor_of_another_user_gets_nothing(temporary: Path) -> None:
 
 @pytest.mark.emulation
 def test_hosts_that_are_namespaces_of_one_machine_do_not_meet_each_other(temporary: Path) -> None:
-    """They share their files."""
+    """Use namespaces that share their files."""
     libc = ctypes.CDLL(None, use_errno=True)
     met: dict[tuple[int, int], Any] = {}
 
     def host(number: int) -> None:
-        """In a thread of its own, in a network namespace of its own."""
+        """Meet in a network namespace of this thread's own."""
         assert libc.unshare(_CLONE_NEWNET) == 0
 
         namespace = f"/proc/{os.getpid()}/task/{threading.get_native_id()}/ns/net"
@@ -275,7 +275,7 @@ def test_a_second_job_of_the_name_waits_until_the_first_has_met(temporary: Path)
 
 
 def test_a_long_way_is_no_hindrance(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path of a Unix socket has 107 bytes at most."""
+    """Use a directory whose path is longer than the 107 bytes that a Unix socket's may have."""
     deep = temporary / ("d" * 120)
     deep.mkdir(mode=0o700)
     monkeypatch.setenv(RUNTIME, str(deep))

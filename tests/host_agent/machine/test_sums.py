@@ -1,4 +1,4 @@
-"""How a tensor is cut for the ways through a machine."""
+"""Cuts of a tensor for the ways through a machine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_blocks_stay_whole(elements: int, local_size: int) -> None:
 
 @pytest.mark.parametrize("number", [1, 3, 4, 10])
 def test_a_pipelines_ends_are_in_smaller_pieces(number: int) -> None:
-    """Of a tensor of so many pieces that it pays."""
+    """Cut a tensor of so many pieces that it pays."""
     sizes = [piece.end - piece.start for piece in pieces_of(number * 800, 4, 800)]
     if number < 4:
         assert sizes == [800] * number
@@ -47,7 +47,7 @@ def test_a_pipelines_ends_are_in_smaller_pieces(number: int) -> None:
 @pytest.mark.parametrize("divisor", [1, 3])
 @pytest.mark.parametrize("dtype", [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16], ids=str)
 def test_what_workers_add_for_themselves_has_one_nan(dtype: np.dtype[Any], divisor: int) -> None:
-    """In whatever order NaNs meet: workers may have other processors."""
+    """Add NaNs in different orders: workers may have other processors."""
     size = 21
     rows = np.ones((3, size), dtype)
     rows[0, :12] = np.resize(nans(dtype), 12)

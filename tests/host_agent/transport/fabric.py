@@ -19,11 +19,11 @@ def ring_configs(
     first_psns: Sequence[int] | None = None,
     **how: Any,
 ) -> list[TransportConfig]:
-    """What a controller would hand out to the workers of one job."""
+    """Return the configurations that a controller would hand out to the workers of one job."""
     psns = list(first_psns) if first_psns is not None else [1000 * (rank + 1) for rank in range(ranks)]
     return configs_of(ranks, window=window, packets=message_packets, psns=psns, **how)
 
 
 def router(configs: list[TransportConfig]) -> SwitchModel:
-    """It forwards by destination address."""
+    """Return a switch that forwards by destination address."""
     return SwitchModel([], routes_of(configs))

@@ -26,7 +26,7 @@ def run(command: str) -> None:
 
 @contextmanager
 def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
-    """The namespaces' names; interface `roce0` in number i has the address of rank i."""
+    """Yield the namespaces' names; interface `roce0` in number i has the address of rank i."""
     names = [f"p4rt{os.getpid()}x{i}" for i in range(2)]
     _remove_those_of_killed_runs()
     try:
@@ -49,7 +49,7 @@ def veth_pair(*, mtu: int = 9000) -> Iterator[list[str]]:
 
 
 def _remove_those_of_killed_runs() -> None:
-    """Their names say which process made them."""
+    """Delete namespaces whose names tell that the process that made them is gone."""
     for path in Path("/var/run/netns").glob("p4rt*x[01]"):
         made_by = path.name[len("p4rt") : -len("x0")]
         if made_by.isdigit() and not Path("/proc", made_by).exists():

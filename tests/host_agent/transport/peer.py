@@ -30,7 +30,7 @@ MS = 1_000_000
 def sum_of(
     send: NDArray[np.int32], receive: NDArray[np.int32] | None = None, *, collective: int = 1
 ) -> Operation:
-    """An int32 SUM, into `receive` or back into `send`."""
+    """Return an int32 SUM, into `receive` or back into `send`."""
     return Operation(
         switch_op=SwitchOp.SUM,
         send=send,
@@ -79,13 +79,13 @@ class Peer:
         return self.endpoint.config
 
     def poll(self, max_frames: int = 64) -> list[RocePacket]:
-        """What the endpoint sends now, each with a right ICRC."""
+        """Return what the endpoint sends now, each packet with a right ICRC."""
         packets = [RocePacket.parse(frame) for frame in self.endpoint.poll(self.now, max_frames)]
         assert all(packet.icrc_ok() for packet in packets)
         return packets
 
     def psns(self) -> list[int]:
-        """The PSNs of the data packets it sends now."""
+        """Return the PSNs of the data packets that the endpoint sends now."""
         return [packet.bth.psn for packet in self.poll() if packet.aeth is None]
 
     def answers(self) -> list[tuple[int, int]]:
@@ -97,7 +97,7 @@ class Peer:
             self.endpoint.receive(frame, self.now)
 
     def until_timer(self) -> int:
-        """The next timer's time comes: how long that takes."""
+        """Go on to the next timer's time, and return how long that takes in ns."""
         timeout = self.endpoint.next_timeout_ns()
         assert timeout is not None
         waited, self.now = timeout - self.now, timeout
@@ -137,7 +137,7 @@ class Peer:
         ack_req: bool = True,
         summed: bool = True,
     ) -> bytes:
-        """A frame of the predecessor's flow, as a switch makes it (`summed`) or as the predecessor does."""
+        """Return a frame of the predecessor's flow, made by a switch (`summed`) or by the predecessor."""
         config = self.config
         return RocePacket(
             ethernet=Ethernet(dst=parse_mac(config.mac), src=parse_mac(config.predecessor.mac)),
@@ -154,7 +154,7 @@ class Peer:
         ).build()
 
     def message(self, psn: int, header: AggregationHeader, data: bytes) -> list[bytes]:
-        """The frames of one message of the predecessor's flow, from PSN `psn` on."""
+        """Return the frames of one message of the predecessor's flow, from PSN `psn` on."""
         mtu = self.config.path_mtu
         payload = header.pack() + data + bytes(-len(data) % CHUNK_BYTES)
         parts = [payload[start : start + mtu] for start in range(0, len(payload), mtu)]
@@ -171,7 +171,7 @@ class Peer:
         return frames
 
     def header(self, message: int, elements: int, **changes: object) -> AggregationHeader:
-        """The header of a result of `sum_of` from the predecessor's flow; one message a tensor."""
+        """Return the header of a result of `sum_of` from the predecessor's flow; one message a tensor."""
         mtu = self.config.path_mtu
         payload = CHUNK_BYTES + -(-4 * elements // CHUNK_BYTES) * CHUNK_BYTES
         header = AggregationHeader(
@@ -191,11 +191,11 @@ class Peer:
         return replace(header, **changes)  # type: ignore[arg-type]
 
     def failure(self) -> Failure:
-        """The failure among what happened since the last call."""
+        """Return the failure among what happened since the last call."""
         failure = self.failure_if_any()
         assert failure is not None
         return failure
 
     def failure_if_any(self) -> Failure | None:
-        """The same; None where there was none."""
+        """Return the same, or None if there was none."""
         return next((event.failure for event in self.endpoint.events() if event.failure), None)

@@ -40,7 +40,7 @@ def switched(
     drop: Callable[[int, bool, bytes], bool] = lambda rank, outbound, frame: False,
     **how: Any,
 ) -> Simulation:
-    """A rack with the switch model, which checks the slot invariant at every claim."""
+    """Return a rack with the switch model, which checks the slot invariant at every claim."""
     configs = ring_configs(ranks, **{"window": 2, "message_packets": 4, **how})
     return Simulation(configs, faults=faults, seed=seed, adapters=adapters, drop=drop)
 
@@ -52,7 +52,7 @@ def contributions(ranks: int, elements: int, seed: int = 0) -> list[NDArray[np.i
 
 @dataclass
 class Program:
-    """What one rank does: operations, each posted when the one before is received; and what must come out."""
+    """One rank's operations, each posted when the one before is received, and what must come out."""
 
     rank: int
     operations: list[Operation] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Program:
 
 
 def aggregate(programs: list[Program], op: SwitchOp, elements: int, seed: int) -> None:
-    """Every rank contributes to one SUM or MAX, in place."""
+    """Let every rank contribute to one SUM or MAX, in place."""
     values = contributions(len(programs), elements, seed)
     expected = np.zeros(elements, np.int32)
     if op is SwitchOp.SUM:
@@ -93,7 +93,7 @@ def aggregate(programs: list[Program], op: SwitchOp, elements: int, seed: int) -
 
 
 def gather(programs: list[Program], elements: int, seed: int) -> None:
-    """Every rank's array goes all the way around: N - 1 steps; sizes differ by rank."""
+    """Send every rank's array all the way around: N - 1 steps; sizes differ by rank."""
     ranks = len(programs)
     sources = [
         np.resize(value, elements + rank)
@@ -121,7 +121,7 @@ def gather(programs: list[Program], elements: int, seed: int) -> None:
 
 
 def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
-    """One collective of each kind, one after the other: "sum", "max" or "gather"."""
+    """Return programs of one collective of each kind, in order: "sum", "max" or "gather"."""
     programs = [Program(rank) for rank in range(ranks)]
     for number, kind in enumerate(kinds):
         if kind == "gather":
@@ -132,7 +132,7 @@ def programs_of(ranks: int, kinds: list[str], elements: int) -> list[Program]:
 
 
 def run(fabric: Simulation, programs: list[Program], *, limit_s: float = 1000.0) -> None:
-    """To the end; every result is exact, everything is acknowledged."""
+    """Run to the end; every result is exact, everything is acknowledged."""
 
     def over() -> bool:
         fabric.completed(0)  # raises failures

@@ -58,7 +58,7 @@ def drivers(namespaces: list[str], configs: list[TransportConfig]) -> Iterator[l
 
 
 def exchange(pair: list[RcDriver], size: int) -> None:
-    """Both send `size` random bytes to each other."""
+    """Send `size` random bytes from both to each other."""
     random = np.random.default_rng(size)
     sent = [random.integers(0, 256, size, dtype=np.uint8) for _ in pair]
     received = [np.zeros(size, np.uint8) for _ in pair]
@@ -83,7 +83,7 @@ def test_megabytes_both_ways(namespaces: list[str], path_mtu: int) -> None:
 
 
 def test_many_small_operations(namespaces: list[str]) -> None:
-    """The predecessor is ahead or behind, as it happens."""
+    """Let the predecessor be ahead or behind, as it happens."""
     with drivers(namespaces, ring_configs(2, path_mtu=1024, window=4, message_packets=4)) as pair:
         for size in range(300):
             exchange(pair, size)
@@ -91,7 +91,7 @@ def test_many_small_operations(namespaces: list[str]) -> None:
 
 @pytest.mark.parametrize("latency", ["1ms", "50ms"])  # its queue is shorter, or longer, than our send buffer
 def test_a_rate_limit_holds_and_is_no_loss(namespaces: list[str], latency: str) -> None:
-    """Nothing is retransmitted because our own queue is full."""
+    """Check that nothing is retransmitted because our own queue is full."""
     for name in namespaces:
         run(f"tc -n {name} qdisc add dev roce0 root tbf rate 50mbit burst 16kb latency {latency}")
     configs = ring_configs(2, path_mtu=1024, window=8, message_packets=16)
@@ -131,7 +131,7 @@ def open_capture() -> socket.socket:
 
 
 def test_all_that_is_sent_is_roce_and_the_kernel_is_quiet(namespaces: list[str]) -> None:
-    """Every frame has a right ICRC, and the kernel answers none of them with an ICMP error."""
+    """Check that every frame has a right ICRC, and that the kernel answers none with an ICMP error."""
     capture = inside(namespaces[0], open_capture)
     with capture, drivers(namespaces, ring_configs(2, path_mtu=1024, window=4, message_packets=4)) as pair:
         exchange(pair, 50_000)
@@ -169,7 +169,7 @@ def test_a_neighbour_that_is_not_there_ends_at_the_retry_limit(namespaces: list[
 
 
 def test_what_the_poster_sends_is_repeated_in_time(namespaces: list[str]) -> None:
-    """Its thread sleeps and is not woken; it looks at the timers in time all the same."""
+    """Check that a thread that sleeps, and is not woken, looks at the timers in time."""
     config = replace(ring_configs(2)[0], rto_s=0.05)
     with drivers(namespaces[:1], [config]) as (driver,):
         time.sleep(0.2)
@@ -195,7 +195,7 @@ def test_a_contribution_that_no_switch_summed_is_an_error(namespaces: list[str])
 
 @contextmanager
 def waiting(driver: RcDriver, op_id: int, *, threads: int) -> Iterator[list[str]]:
-    """So many threads wait for an operation meanwhile; at the end, what ended their waits."""
+    """Let so many threads wait for an operation; yield the list of what ended their waits."""
     said: list[str] = []
     all_here = threading.Barrier(threads + 1)
 
@@ -314,7 +314,7 @@ def test_closing_leaves_nothing_behind(namespaces: list[str]) -> None:
 
 
 def test_two_jobs_on_one_interface(namespaces: list[str]) -> None:
-    """Other QPs, other drivers, one UDP port."""
+    """Use other QPs and other drivers on one UDP port."""
     first = ring_configs(2)
     second = [
         replace(
@@ -334,7 +334,7 @@ def test_two_jobs_on_one_interface(namespaces: list[str]) -> None:
 
 
 def test_a_port_that_another_roce_stack_owns_is_an_error(namespaces: list[str]) -> None:
-    """The kernel's (rdma_rxe) does not share UDP port 4791; here a socket plays its part."""
+    """Bind UDP port 4791, as the kernel's stack (rdma_rxe) does, which does not share it."""
 
     def start() -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:

@@ -103,7 +103,7 @@ def test_the_kernels_packets_have_the_icrc_we_compute(frame: bytes) -> None:
 
 
 def test_acknowledgements_look_like_the_kernels() -> None:
-    """Same fields as an ACK of the sample: only addresses, QP, PSN, MSN and identification differ."""
+    """Compare with an ACK of the sample: only addresses, QP, PSN, MSN and identification differ."""
     sample = next(p for p in map(RocePacket.parse, SAMPLES) if p.aeth and p.aeth.syndrome == 0x1F)
     peer = Peer.of(path_mtu=1024)
     peer.endpoint.post(sum_of(np.zeros(2, np.int32)), peer.now)

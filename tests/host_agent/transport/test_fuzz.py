@@ -1,4 +1,4 @@
-"""Anything may arrive: it is counted or is a failure, never a crash, and never changes what was received."""
+"""Frames of any kind: each is counted or a failure, never a crash, and never changes what was received."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ PACKET = st.tuples(
 def test_well_formed_nonsense_of_the_neighbours(
     selective: bool, packets: list[tuple[object, int, object]]
 ) -> None:
-    """With right addresses and ICRC: the wildest order of opcodes, PSNs, sizes and syndromes."""
+    """Send the wildest order of opcodes, PSNs, sizes and syndromes with right addresses and ICRC."""
     peer, _ = busy_peer(selective=selective)
     for kind, code, body in packets:
         peer.now += 1_000_000

@@ -54,7 +54,7 @@ def decode(
 
 
 def numbers(dtype: np.dtype[Any], size: int, seed: int) -> NDArray[Any]:
-    """Of the whole range; floats of all sizes, Inf and NaN among them."""
+    """Return numbers of the whole range; floats of all sizes, Inf and NaN among them."""
     random = np.random.default_rng(seed)
     if dtype.kind == "i":
         limits = np.iinfo(dtype)
@@ -155,7 +155,7 @@ def test_integers_are_divided_towards_zero() -> None:
 
 
 def test_every_float16_goes_both_ways() -> None:
-    """All 65,536 of them, through lanes that sort as they do."""
+    """Send all 65,536 of them through lanes that sort as they do."""
     every = np.arange(65536, dtype=np.uint16).view(np.float16)
     assert same_bits(
         decode(ElementType.FLOAT16, encode(ElementType.FLOAT16, every, ordered=True), ordered=True), every
@@ -164,7 +164,7 @@ def test_every_float16_goes_both_ways() -> None:
 
 @pytest.mark.parametrize("kind", DTYPES)
 def test_unaligned_lanes(kind: ElementType) -> None:
-    """A payload starts 54 bytes into a frame."""
+    """Shift lanes, as a payload starts 54 bytes into a frame."""
     array = np.arange(100).astype(DTYPES[kind])
     for shift in range(4):
         raw = np.zeros(404, np.uint8)
@@ -190,7 +190,7 @@ def test_a_tensor_is_kept_whole_wherever_it_lies(dtype: np.dtype[Any], offset: i
 @pytest.mark.parametrize("dtype", [kind for kind in ELEMENT_TYPES if kind != np.int32], ids=str)
 @pytest.mark.parametrize("divisor", [1, 2])
 def test_a_sum_of_rows_that_is_no_number_is_always_the_same_one(dtype: np.dtype[Any], divisor: int) -> None:
-    """Every rank adds for itself, and processors make different NaNs of Inf - Inf, and of two NaNs."""
+    """Add Inf - Inf and two NaNs: every rank adds for itself, and processors make different NaNs of them."""
     size = 13  # more than a vector, and a rest
     quiet = {4: [0x7FC12345, 0xFFC54321], 2: [0x7FD1, 0xFFE2]}[dtype.itemsize]
     bits = np.dtype(f"u{dtype.itemsize}")

@@ -47,7 +47,7 @@ def test_adapters_alone_and_beside_userspace_workers_in_a_faulty_rack(
 
 @pytest.mark.parametrize("adapters", [EVERYBODY, (0, 2), (1,)])
 def test_a_worker_that_posts_late_is_waited_for(adapters: range | tuple[int, ...]) -> None:
-    """The others' early messages fill its window and its receives; the rest waits at the senders."""
+    """Fill its window and its receives with early messages; the rest waits at the senders."""
     configs = ring_configs(3, window=2)
     fabric = Simulation(configs, switch=router(configs), adapters=adapters)
     size = 768 * 30
@@ -92,7 +92,7 @@ def header(message: int = 0, elements: int = 100, **changes: object) -> Aggregat
 
 
 def result(values: object, **changes: object) -> bytes:
-    """The result of `sum_engine`'s first message, or what `changes` make of it."""
+    """Return the result of `sum_engine`'s first message, or what `changes` make of it."""
     data = np.asarray(values, np.int32).astype(">i4").tobytes()
     return header(**changes).pack() + data + bytes(-len(data) % CHUNK_BYTES)  # type: ignore[arg-type]
 
@@ -167,7 +167,7 @@ def test_a_sum_that_nobody_here_asked_for_is_fatal() -> None:
 
 
 def pass_message(message: int, data: bytes = b"x") -> bytes:
-    """What rank 1 passes to rank 0, one message an operation."""
+    """Return what rank 1 passes to rank 0, one message an operation."""
     after = header(
         message,
         len(data),

@@ -1,4 +1,4 @@
-"""Where numbers of messages, and PSNs, come round, and where a generation is at its end."""
+"""Numbers of messages and PSNs that wrap, and the end of a generation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUNDARIES = (IN_NETWORK_LIMIT, 2**31, 2**32)
 
 
 def test_message_0_after_2_to_the_32_is_not_the_first_of_a_connection() -> None:
-    """A sum behind a PASS message waits until that is acknowledged and all before it have arrived."""
+    """Check that a sum behind a PASS message waits for its acknowledgement and for all messages before it."""
     peer = Peer(Endpoint(replace(ring_configs(2)[0], first_message=2**32 - 1)))
     peer.endpoint.post(passing(np.ones(4, np.uint8), np.zeros(4, np.uint8)), peer.now)
     peer.endpoint.post(sum_of(np.ones(4, np.int32), collective=2), peer.now)

@@ -14,7 +14,7 @@ MESSAGES = 3000
 
 
 def one_at_a_time(**changes: object) -> Peer:
-    """A long sum has begun, its first message is sent."""
+    """Return a peer that has begun a long sum and sent its first message."""
     peer = Peer.of(window=1, **changes)
     peer.endpoint.post(sum_of(np.zeros(LANES * MESSAGES, np.int32)), peer.now)
     assert len(peer.psns()) == 4
@@ -22,7 +22,7 @@ def one_at_a_time(**changes: object) -> Peer:
 
 
 def answer(peer: Peer, *after_ms: float) -> None:
-    """Each next message is acknowledged and its result comes after so long, whatever is probed meanwhile."""
+    """Acknowledge each next message and give its result after so long, whatever is probed meanwhile."""
     for wait in after_ms:
         until = peer.now + round(wait * MS)
         while (timer := peer.endpoint.next_timeout_ns()) is not None and timer <= until:
@@ -37,7 +37,7 @@ def answer(peer: Peer, *after_ms: float) -> None:
 
 
 def waits_ms(peer: Peer, times: int) -> list[float]:
-    """How long after each other timers come due, with nothing heard."""
+    """Return the times in ms between timers that come due with nothing heard."""
     waits = []
     for _ in range(times):
         waits.append(peer.until_timer() / MS)
@@ -47,7 +47,7 @@ def waits_ms(peer: Peer, times: int) -> list[float]:
 
 @pytest.mark.parametrize("selective", [False, True])
 def test_the_ends_of_what_was_sent_are_sent_again(selective: bool) -> None:
-    """Whose delays are short: after 2, 4, 8 and 16 ms. Then it is a whole message's turn."""
+    """Check a flow with short delays: its ends come after 2, 4, 8 and 16 ms, and then a whole message."""
     peer = Peer.of(selective=selective)
     peer.endpoint.post(sum_of(np.zeros(3 * LANES, np.int32)), peer.now)
     assert len(peer.psns()) == 8
@@ -68,7 +68,7 @@ def test_the_ends_of_what_was_sent_are_sent_again(selective: bool) -> None:
 
 
 def test_before_a_delay_is_known_there_are_two_probes() -> None:
-    """The others may not have begun yet."""
+    """Check that there are two, since the others may not have begun yet."""
     assert waits_ms(one_at_a_time(), 3) == [2, 4, 44]
 
 
@@ -87,7 +87,9 @@ def test_the_wait_is_the_mean_and_four_deviations() -> None:
 
 
 def test_a_probed_message_is_no_measure_but_doubles_the_next_wait() -> None:
-    """Until one is acknowledged that was sent once, as RFC 6298 has it: else a slower network never shows."""
+    """Check that it stays doubled until a message that was sent once is acknowledged (RFC 6298). Otherwise a
+    slower network would never show.
+    """
     peer = one_at_a_time()
     answer(peer, 1)
     answer(peer, 8)  # probed after 3 ms
@@ -108,7 +110,7 @@ def test_a_straggler_is_no_measure_of_the_network() -> None:
 
 
 def one_at_a_time_like(peer: Peer) -> Peer:
-    """Another one, which was answered as quickly."""
+    """Return another peer, which was answered as quickly."""
     other = one_at_a_time()
     answer(other, *[0.5] * 20)
     assert other.now == peer.now

@@ -20,7 +20,7 @@ def lanes(messages: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 
 def result_frames(peer: Peer, message: int, of: int) -> list[bytes]:
-    """The result of message `message` of a tensor of `of` messages, from the predecessor."""
+    """Return the predecessor's result of message `message` of a tensor of `of` messages."""
     header = peer.header(message, LANES, tensor_elements=LANES * of)
     return peer.message(2000 + 4 * message, header, bytes(4 * LANES))
 
@@ -65,7 +65,7 @@ def test_a_passed_message_needs_what_came_in_and_its_own_acknowledgement(peer: P
 
 
 def test_messages_that_came_before_ours_are_credit(peer: Peer) -> None:
-    """The predecessor may be ahead by a window when this worker begins."""
+    """Receive a message before posting: the predecessor may be ahead by a window."""
     header = peer.header(0, 0, op=0, element_type=0, reduction=0, packets=2, tensor_elements=0, flags=0)
     peer.give(*peer.message(2000, header, bytes(256)))
     peer.poll()
@@ -156,7 +156,7 @@ def test_a_straggler_is_retried_one_message_at_a_time_and_ever_more_rarely() -> 
 
 
 def test_late_acknowledgements_are_no_loss_while_something_arrives() -> None:
-    """On a slow link they wait behind a window of data. A packet that arrives again proves nothing."""
+    """Delay acknowledgements behind a window of data, as on a slow link. A repeated packet proves nothing."""
     peer = Peer.of(rto_low_s=0)
     peer.endpoint.post(sum_of(lanes(2)), peer.now)
     assert peer.psns() == list(range(FIRST, FIRST + 8))
@@ -233,7 +233,7 @@ def test_an_acknowledgement_of_the_past_ends_the_wait(peer: Peer) -> None:
 
 
 def test_a_result_acknowledges_what_the_successor_must_have(peer: Peer) -> None:
-    """The result of m holds the successor's contribution to m, sent after it had the result of m - W."""
+    """Check it for message m - W: the successor contributes to m after it has the result of m - W."""
     peer.endpoint.post(sum_of(lanes(6)), peer.now)
     peer.psns()
     for message in range(4):

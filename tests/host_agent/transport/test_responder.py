@@ -82,7 +82,9 @@ def test_a_gap_that_closes_within_a_batch_needs_no_nak(peer: Peer) -> None:
 
 
 def test_a_nak_that_does_not_help_is_repeated_ever_more_rarely(peer: Peer) -> None:
-    """The resent packet can be lost as well; a requester by the book would notice at its timeout only."""
+    """Check its intervals. The resent packet can be lost as well, and a requester by the book would notice
+    only at its timeout.
+    """
     expect_sum(peer)
     peer.ack(1003)
     frames = result_of(peer)
@@ -112,7 +114,7 @@ def test_duplicates_are_acknowledged_once_a_batch(peer: Peer) -> None:
 
 
 def test_what_is_too_far_ahead_is_not_asked_for(peer: Peer) -> None:
-    """The predecessor has at most 2W messages unacknowledged."""
+    """Check the limit: the predecessor has at most 2W messages unacknowledged."""
     expect_sum(peer)
     peer.give(peer.data(FIRST + 2 * 2 * 4 + 1, bytes(256)))
     assert peer.answers() == []
@@ -262,7 +264,7 @@ def test_frames_for_others_are_counted(peer: Peer) -> None:
 
 
 def test_after_halt_a_result_is_ignored(peer: Peer) -> None:
-    """Its owner has the arrays back."""
+    """Check that arrays stay untouched, as their owner has them back."""
     result = expect_sum(peer)
     frames = result_of(peer)
     peer.give(frames[0], frames[1])

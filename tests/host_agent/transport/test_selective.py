@@ -68,7 +68,7 @@ class TestReceiving:
         assert peer.endpoint.counters().kept_packets == 4
 
     def test_the_bytes_of_a_nak(self, peer: Peer) -> None:
-        """A RoCE v2 acknowledgement as any other; its MSN is a PSN, and six of BTH's reserved bits count."""
+        """Check a RoCE v2 acknowledgement; its MSN is a PSN, and six of BTH's reserved bits count."""
         expect_sum(peer)
         frames = result_frames(peer)
         peer.give(frames[2], frames[3], frames[4])
@@ -98,7 +98,7 @@ class TestReceiving:
         assert told(peer) == [(ACK, THEIRS + 1, 0, 0)]
 
     def test_what_has_been_taken_meanwhile_is_not_told_of(self, peer: Peer) -> None:
-        """A NAK names a packet behind the one that is missing, in whatever order they came."""
+        """Check that a NAK names a packet behind the missing one, in whatever order they came."""
         expect_sum(peer)
         frames = result_frames(peer)
         peer.give(frames[3], frames[1], frames[0])
@@ -138,7 +138,7 @@ class TestReceiving:
         assert peer.endpoint.counters().malformed == 1
 
     def test_nothing_that_was_kept_is_a_sum_without_the_switch_s_word(self, peer: Peer) -> None:
-        """It is looked at when its turn comes, as what comes in order is."""
+        """Check that a kept packet is examined when its turn comes, as one that comes in order is."""
         result = expect_sum(peer)
         frames = result_frames(peer)
         peer.give(peer.data(THEIRS + 1, bytes(256), opcode=Opcode.SEND_MIDDLE, summed=False))
@@ -191,7 +191,7 @@ class TestSending:
         assert peer.psns() == []
 
     def test_a_lost_first_takes_its_message_along(self, peer: Peer) -> None:
-        """The switch could not place the rest: all of it is missing, and comes again in order."""
+        """Check that all of it comes again in order, as the switch could not place the rest."""
         self.start(peer)
         peer.selective_nak(OURS, OURS + 4)
         assert peer.psns() == [OURS, OURS + 1, OURS + 2, OURS + 3]
@@ -217,7 +217,7 @@ class TestSending:
         assert OURS + 2 not in peer.psns()
 
     def test_two_timeouts_in_a_row_trust_nobody(self, peer: Peer) -> None:
-        """A NAK that named what never arrived costs time, and not the message."""
+        """Check that a NAK that named what never arrived costs time, and not the message."""
         self.start(peer)
         peer.selective_nak(OURS, OURS + 7, run=6)
         seen = set()
@@ -264,10 +264,10 @@ class TestSending:
 
 
 class TestInVain:
-    """Of both ways to retransmit: what was sent again twice, and did not help."""
+    """Retransmissions of both kinds that were repeated twice, and did not help."""
 
     def test_a_passed_message_begins_at_its_first_packet_in_the_end(self) -> None:
-        """The switch may have been restarted, and drops what it has not seen the beginning of."""
+        """Check it, as a switch that was restarted drops what it has not seen the beginning of."""
         for selective in (False, True):
             peer = Peer.of(rto_low_s=0, selective=selective)
             peer.endpoint.post(passing(np.zeros(768, np.uint8), None), peer.now)
@@ -290,7 +290,7 @@ class TestInVain:
         assert starts == [OURS + 2, OURS + 2, OURS, OURS]
 
     def test_a_summed_message_never_does(self) -> None:
-        """Nobody could add up again what such a switch forgot: results may have replaced the sources."""
+        """Check it: nobody could sum again what the switch forgot, as results may replace their sources."""
         peer = Peer.of(rto_low_s=0)
         peer.endpoint.post(sum_of(np.zeros(LANES, np.int32)), peer.now)
         peer.psns()
@@ -301,7 +301,7 @@ class TestInVain:
 
 
 def test_a_cap_on_what_is_in_flight() -> None:
-    """In whole messages, beyond what the window says; the last one never waits."""
+    """Check the cap in whole messages, beyond the window's limit; the last one never waits."""
     peer = Peer.of(window=8, in_flight_bytes=2 * 4 * 256)
     peer.endpoint.post(sum_of(np.zeros(8 * LANES, np.int32)), peer.now)
     assert peer.psns() == list(range(OURS, OURS + 8))

@@ -146,7 +146,7 @@ def test_no_loss_no_retransmission() -> None:
 
 @pytest.mark.parametrize("passed", [False, True])
 def test_a_straggler_of_ten_seconds(passed: bool) -> None:
-    """Its peers resend little, ever more rarely, and go on at once when it is back."""
+    """Check that its peers resend little, ever more rarely, and go on at once when it is back."""
     fabric = switched(4)
     programs = [Program(rank) for rank in range(4)]
     if passed:
@@ -191,7 +191,7 @@ def test_a_link_that_is_down_for_a_while() -> None:
 
 
 def test_raw_contributions_are_never_taken_for_sums() -> None:
-    """No switch in between: the successor's copy arrives without the RESULT flag."""
+    """Leave the switch out: the successor's copy arrives without the RESULT flag."""
     configs = ring_configs(2)
     fabric = Simulation(configs, switch=router(configs))
     values = contributions(2, 10)
@@ -227,7 +227,7 @@ def test_a_receiver_that_posts_late_is_waited_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(int(os.environ.get("P4REDUCE_SEEDS", "80"))))
 def test_many_seeds(seed: int) -> None:
-    """A job of anything under faults of any kind; run one again by its number.
+    """Run a job of anything under faults of any kind; run one again by its number.
 
     Changing between aggregated and passed messages drains, and the slots' invariant holds.
     """

@@ -9,7 +9,7 @@ from tests.host_agent.transport.peer import MS, Peer, passing, sum_of
 
 
 def sent(peer: Peer) -> Peer:
-    """It has posted and sent a message of two packets."""
+    """Let a peer post and send a message of two packets, and return it."""
     peer.endpoint.post(sum_of(np.arange(64, dtype=np.int32)), peer.now)
     assert len(peer.poll()) == 2
     return peer

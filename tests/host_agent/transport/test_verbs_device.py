@@ -72,7 +72,7 @@ def test_without_rdma_in_the_kernel_there_is_no_device(tmp_path: Path) -> None:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """What `choose_adapter` finds on this machine: no device, pyverbs there."""
+    """The machine as `choose_adapter` finds it: no device, pyverbs there."""
     found = SimpleNamespace(device=None, missing="", error=None, closed=0)
 
     class Pairs:
@@ -135,7 +135,7 @@ def test_a_device_that_does_not_open_is_an_error_of_the_interface(machine: Simpl
 
 
 class PyverbsError(Exception):
-    """As in pyverbs."""
+    """A stand-in for pyverbs' exception of that name."""
 
 
 class Rdma:

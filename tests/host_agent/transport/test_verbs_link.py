@@ -61,7 +61,7 @@ def waiting() -> Iterator[tuple[VerbsLink, FakeQueuePairs, int]]:
 
 
 def eventually(condition: object) -> None:
-    """Another thread makes it true."""
+    """Wait until another thread makes it true."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
@@ -122,7 +122,7 @@ def test_a_slot_is_sent_from_again_when_its_send_is_complete_and_not_before() ->
 
 
 def test_a_worker_that_is_to_hold_waits_for_acknowledgements() -> None:
-    """The device does not tell PSNs: they follow from what was sent, a packet each."""
+    """Check the PSNs, which the device does not tell: they follow from what was sent, a packet each."""
     first_psn, path_mtu = 0xFFFFF0, 256
     lengths: list[int] = []
     with rack(first_psns=[first_psn, 5], path_mtu=path_mtu) as (links, devices):
@@ -151,7 +151,7 @@ def test_a_worker_that_is_to_hold_waits_for_acknowledgements() -> None:
 
 
 def test_more_completions_at_once_than_are_taken_at_a_time() -> None:
-    """There is one event for all of them, and no more events until the neighbours hear of them."""
+    """Check that one event covers all; no more come until the neighbours hear of them."""
     window, size = 8, 768 * 40
     with rack(window=window) as (links, devices):
         devices[0].holds = lambda completion: True
@@ -321,7 +321,7 @@ def test_a_link_that_is_dropped_is_closed() -> None:
 
 
 def test_a_link_that_the_thread_itself_drops_is_closed() -> None:
-    """The garbage collector runs in any thread."""
+    """Run the garbage collector in the link's own thread, as it may run in any."""
     device = FakeQueuePairs(FakeWire(), 0)
     links = [VerbsLink(ring_configs(2)[0], device, RC)]
     links[0].start()
@@ -333,7 +333,7 @@ def test_a_link_that_the_thread_itself_drops_is_closed() -> None:
 
 
 def test_arrays_are_let_go_of_where_the_thread_drops_a_link_with_messages_at_hand() -> None:
-    """The garbage collector may run while it delivers: nothing is written for the rest of the messages."""
+    """Collect garbage while it delivers: nothing is written for the rest of the messages."""
     size = 768 * 40
     memory = np.zeros(size, np.uint8)  # stands for what would be given back
     may_drop = threading.Event()

@@ -66,7 +66,7 @@ class FakeWire:
                 device.complete(FakeCompletion(send.slot))
 
     def arriving(self, send: FakeSend) -> bytes | None:
-        """What the successor gets for this; None: nothing yet."""
+        """Return what the successor gets for this, or None if that is nothing yet."""
         data = send.read()
         header = AggregationHeader.unpack(data)
         if header.op == SwitchOp.PASS:
@@ -134,7 +134,7 @@ class FakeQueuePairs(QueuePairs):
             self.wire.deliver()
 
     def contribution(self, message: int) -> bytes:
-        """What it has sent of an aggregated message; empty: nothing yet."""
+        """Return what the device has sent of an aggregated message; empty if nothing yet."""
         with self.wire.lock:
             for send in self.undelivered:
                 if AggregationHeader.unpack(send.posted).message == message:
@@ -149,7 +149,7 @@ class FakeQueuePairs(QueuePairs):
             return [self.completions.popleft() for _ in range(min(most, len(self.completions)))]
 
     def take_completion_event(self) -> None:
-        """What completed before is no event any more, as with verbs."""
+        """Take the event; what completed before causes no further event, as with verbs."""
         with self.wire.lock:
             os.eventfd_read(self.completion_fd)
             self.armed = True
@@ -182,7 +182,7 @@ class FakeQueuePairs(QueuePairs):
             self.notify()
 
     def release(self) -> None:
-        """All that was held, at once: receives first (the two queue pairs know no order)."""
+        """Complete all that was held, at once: receives first (the two queue pairs know no order)."""
         with self.wire.lock:
             self.holds = lambda completion: False
             held, self.held = sorted(self.held, key=lambda c: not c.wr_id & RECEIVE), deque()
@@ -190,7 +190,7 @@ class FakeQueuePairs(QueuePairs):
                 self.complete(completion)
 
     def notify(self) -> None:
-        """One event, if it was asked for since the last."""
+        """Raise one event, if it was asked for since the last."""
         if self.armed:
             self.armed = False
             os.eventfd_write(self.completion_fd, 1)
