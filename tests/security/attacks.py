@@ -1,4 +1,4 @@
-"""What a host that is no member may send to disturb a job, knowing each frame that ever was on a wire."""
+"""Frames with which a non-member host may disturb a job, knowing each frame that ever was on a wire."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Attacker:
             self.seen.append(frame)
 
     def draw(self) -> bytes:
-        """One frame."""
+        """Draw one frame."""
         chance = self.chance
         frame = chance.choice(self.seen[-40:] if chance.random() < 0.6 else self.seen)
         kind = chance.choice(KINDS)
@@ -53,7 +53,7 @@ class Attacker:
         return chance.choice(list(disguises(built, chance))) if kind == "disguise" else built
 
     def _answer(self, packet: RocePacket) -> RocePacket:
-        """An acknowledgement, a NAK or a CNP to a member, as from its peer."""
+        """Return an acknowledgement, a NAK or a CNP to a member, as from its peer."""
         chance = self.chance
         # By a data packet, its sender's own QP is not known; by the acknowledgements it is.
         acks = [frame for frame in self.seen[-60:] if frame[42] == Opcode.ACKNOWLEDGE]
@@ -67,7 +67,7 @@ class Attacker:
         return replace(packet, bth=bth, aeth=Aeth(syndrome, chance.randrange(100)), payload=b"")
 
     def _other(self, packet: RocePacket) -> RocePacket:
-        """Another value in some fields, with a right ICRC."""
+        """Return the packet with other values in some fields, and a right ICRC."""
         for _ in range(self.chance.randint(1, 3)):
             packet = self._one_other(packet)
         return packet
@@ -110,7 +110,7 @@ class Attacker:
         return replace(packet, payload=other_head(chance, packet.payload))
 
     def _tree(self, frame: bytes) -> bytes:
-        """A partial, a result, a question or an echo, as from a switch."""
+        """Return a partial, a result, a question or an echo, as from a switch."""
         chance = self.chance
         known = TreePacket.parse(chance.choice(self.tree)) if self.tree else None
         packet = known or TreePacket(
@@ -152,7 +152,7 @@ KINDS: Sequence[str] = (
 
 
 def other_head(chance: Random, payload: bytes) -> bytes:
-    """Another aggregation header, where there is one."""
+    """Return the payload with another aggregation header, if it has one."""
     try:
         head = AggregationHeader.unpack(payload)
     except ValueError:
@@ -174,7 +174,7 @@ def other_head(chance: Random, payload: bytes) -> bytes:
 
 
 def disguises(frame: bytes, chance: Random) -> Iterator[bytes]:
-    """The same packet in forms that a host may read, and a switch perhaps not."""
+    """Yield the packet in forms that a host may read, and a switch perhaps not."""
     ethernet, rest = frame[:12], frame[12:]
     for tag in VLAN_TAGS:
         for number in (0, 1, 5, 4095):
@@ -198,7 +198,7 @@ def disguises(frame: bytes, chance: Random) -> Iterator[bytes]:
 
 
 def with_options(frame: bytes, words: int) -> bytes:
-    """So many words of no-operation options behind the IP header; lengths fit."""
+    """Return the frame with so many words of no-operation options behind the IP header; lengths fit."""
     head = bytearray(frame[IP:UDP])
     head[0] = 0x45 + words
     head[2:4] = (int.from_bytes(head[2:4], "big") + 4 * words).to_bytes(2, "big")
@@ -206,14 +206,14 @@ def with_options(frame: bytes, words: int) -> bytes:
 
 
 def fragment(frame: bytes, *, flags: int, offset: int) -> bytes:
-    """The same as a fragment; `flags` 1: more are to come."""
+    """Return the frame as a fragment; `flags` 1: more are to come."""
     changed = bytearray(frame)
     changed[IP + 6 : IP + 8] = (flags << 13 | offset).to_bytes(2, "big")
     return bytes(changed)
 
 
 def is_roce(frame: bytes) -> bool:
-    """A whole one."""
+    """Tell whether a frame is a whole RoCE packet."""
     try:
         RocePacket.parse(frame)
     except ValueError:
@@ -235,7 +235,7 @@ def as_a_host_reads(frame: bytes) -> tuple[IPv4Address, IPv4Address, int] | None
 
 
 def cnp(packet: RocePacket) -> bytes:
-    """A congestion notification for the QP that a packet is for."""
+    """Return a congestion notification for the QP that a packet is for."""
     return RocePacket(
         ethernet=packet.ethernet,
         ip=packet.ip,

@@ -33,7 +33,7 @@ ATTACKS = 3  # frames of the attacker for each of the job's
 
 
 def setting(seed: int, *, racks: bool) -> Schedule:
-    """On each leaf there is a host (the last one) on which nobody works."""
+    """Return a schedule in which nobody works on the last host of each leaf."""
     places = (0, 4, 1, 5) if racks else (0, 1, 2, 3)
     job = a_job(places, [a_sum(500), a_gather(60)], path_mtu=512, late_ns=[0, 0, 20_000_000, 0])
     faults = Rates(loss=0.03, duplicate=0.05, reorder=0.05)
@@ -41,7 +41,7 @@ def setting(seed: int, *, racks: bool) -> Schedule:
 
 
 def attacker_in(schedule: Schedule, leaf: str, chance: Random) -> tuple[int, Attacker]:
-    """The idle host behind a leaf: its port."""
+    """Return the port of the idle host behind a leaf, and an attacker on it."""
     host = schedule.config().hosts_of(leaf)[-1]
     return host.port, Attacker(host.ip, chance)
 
@@ -54,7 +54,7 @@ def pair() -> Iterator[EntryPair]:
 
 
 def happen(pair: EntryPair, step: Step) -> list[tuple[int, bytes]] | None:
-    """What leaves for a frame; None where something was written."""
+    """Return what leaves for a frame, or None if something was written."""
     if isinstance(step, Came):
         return sorted((out, bytes(data)) for out, data in pair.plane.process(step.port, step.frame))
     if isinstance(step, Restarted):
@@ -67,7 +67,7 @@ def happen(pair: EntryPair, step: Step) -> list[tuple[int, bytes]] | None:
 def play(
     pair: EntryPair, steps: list[Step], port: int = 0, attacker: Attacker | None = None
 ) -> list[list[tuple[int, bytes]]]:
-    """What leaves for each frame of the job; after asserting that nothing of the attacker's comes through."""
+    """Return what leaves for each frame of the job; assert that nothing of the attacker's comes through."""
     pair.reset()
     left = []
     members: set[tuple[Any, Any]] = set()
@@ -89,7 +89,7 @@ def play(
 
 
 def attack(pair: EntryPair, port: int, frame: bytes, members: set[tuple[Any, Any]]) -> None:
-    """One frame of the attacker's, at its own port."""
+    """Send one frame of the attacker's, at its own port, and check what leaves."""
     for out, leaving in pair.plane.process(port, frame):
         data = bytes(leaving)
         told = f"{describe(frame)} went out of port {out} as {describe(data)}"
@@ -101,7 +101,7 @@ def attack(pair: EntryPair, port: int, frame: bytes, members: set[tuple[Any, Any
 
 
 def leaves(schedule: Schedule) -> dict[str, list[Step]]:
-    """What came to them."""
+    """Return what came to the leaves."""
     return {name: steps for name, steps in recorded(schedule).items() if name.startswith("l")}
 
 
@@ -118,7 +118,7 @@ def test_an_attacker_changes_nothing(pair: EntryPair, seed: int, racks: bool) ->
 
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 def test_a_member_cannot_send_as_another(pair: EntryPair, racks: bool) -> None:
-    """Each member's frames once more, at another member's port; after the job has ended as well."""
+    """Send each member's frames once more at another member's port, and again after the job has ended."""
     for steps in leaves(setting(1, racks=racks)).values():
         alone = play(pair, steps)
         pair.reset()
@@ -140,7 +140,7 @@ def test_a_member_cannot_send_as_another(pair: EntryPair, racks: bool) -> None:
 
 
 def test_every_disguise_of_a_members_frame_is_dropped(pair: EntryPair) -> None:
-    """By the attacker, and at the member's own port: there it would get past the slots."""
+    """Send it at the attacker's port and at the member's own, where it would get past the slots."""
     pair.reset()
     chance = Random(5)
     count = 0
@@ -162,7 +162,7 @@ def test_every_disguise_of_a_members_frame_is_dropped(pair: EntryPair) -> None:
 
 
 def test_acknowledgements_and_congestion_notices_come_from_the_peer_alone(pair: EntryPair) -> None:
-    """A NAK, an RNR NAK or a CNP would make a member wait or send again: from nobody else."""
+    """Check that no other host makes a member wait or send again by a NAK, an RNR NAK or a CNP."""
     pair.reset()
     tried = 0
     for step in recorded(setting(0, racks=False))["l1"]:
@@ -182,7 +182,7 @@ def test_acknowledgements_and_congestion_notices_come_from_the_peer_alone(pair: 
 
 
 def test_a_rack_knows_the_address_behind_each_port() -> None:
-    """Not just a fabric: members that sum by ring have no guards, and know their peers by address."""
+    """Check a rack, not just a fabric: members that sum by ring have no guards, and know peers by address."""
     config = fabric_config(1, [3])
     rack = base_entries(config, config.switches[0])
     known = {
@@ -194,7 +194,7 @@ def test_a_rack_knows_the_address_behind_each_port() -> None:
 
 
 def test_a_ring_without_guards_is_safe_from_forged_addresses(pair: EntryPair) -> None:
-    """Nobody reaches a member's QP with the address of its peer, whatever else it forges."""
+    """Check that no host reaches a member's QP with the address of its peer, whatever else it forges."""
     config = fabric_config(1, [4])
     entries = list(base_entries(config, config.switches[0]))
     pair.reset()

@@ -65,14 +65,14 @@ class Haunted(Racks):
         self.secret = 0
 
     def begin(self, secret: int) -> dict[Place, bytes]:
-        """What is in each accumulator."""
+        """Begin with this secret in all slots, and return what is in each accumulator."""
         self.came, self.left, self.secret = [], [], secret
         for name in self.switches:
             self.restart(name)
         return self.held()
 
     def restart(self, name: str) -> None:
-        """It knows nothing of the job any more, and holds the secret."""
+        """Restart a switch: it knows nothing of the job any more, and holds the secret."""
         switch, lanes = self.switches[name], secrets(self.secret, name)
         switch.restart()
         for number, slot in model_of(switch).registers.items():
@@ -83,7 +83,7 @@ class Haunted(Racks):
                 pair_with(switch, number, slot)
 
     def come(self, switch: str, port: int, packet: RocePacket | TreePacket | bytes) -> Left:
-        """What leaves, which is noted."""
+        """Let a packet come to a switch, note what leaves, and return that."""
         frame = packet if isinstance(packet, bytes) else packet.build()
         left = super().come(switch, port, frame)
         self.came.append((switch, port, frame))
@@ -91,7 +91,7 @@ class Haunted(Racks):
         return left
 
     def held(self) -> dict[Place, bytes]:
-        """What is in each accumulator."""
+        """Return what is in each accumulator."""
         return {
             (name, number, chunk, register): lanes.tobytes()
             for name, switch in self.switches.items()
@@ -101,7 +101,7 @@ class Haunted(Racks):
         }
 
     def assert_program_agrees(self) -> None:
-        """With the model, on what slots hold and on what was counted."""
+        """Check that the program agrees with the model on what slots hold and on what was counted."""
         for switch in self.switches.values():
             if isinstance(switch, EntryPair):
                 switch.assert_counters_agree()
@@ -120,7 +120,7 @@ def secrets(secret: int, switch: str) -> NDArray[np.int32]:
 
 
 def pair_with(pair: EntryPair, number: int, slot: Slot) -> None:
-    """The program has in its slot what the model has, and first PSNs that nobody has told."""
+    """Write into the program's slot what the model's has, and first PSNs that nobody has told."""
     write = pair.plane.register_write
     write("SwitchIngress.slot_state", number, state_of(slot))
     write("SwitchIngress.first_psns", number, word(slot.chunks[0]) % 2**768)
@@ -182,7 +182,7 @@ def play_twice(world: Haunted, play: Callable[[], object], told: str = "") -> No
 def test_who_overwrites_what_says_that_ranks_differ_learns_nothing(
     switches: Callable[[str], EntryPair], ops: tuple[Op, Op]
 ) -> None:
-    """A rack of two: the First of message 2 has the slot that knew it of message 0.
+    """Use a rack of two, in which the First of message 2 has the slot that knew it of message 0.
 
     Message 0's Last completes the sum of halves where nobody has put the second halves.
     """
@@ -203,7 +203,7 @@ def test_who_overwrites_what_says_that_ranks_differ_learns_nothing(
 def test_a_spine_that_has_lost_what_says_that_ranks_differ_tells_nothing(
     switches: Callable[[str], EntryPair],
 ) -> None:
-    """The partial of one leaf's First is lost, and those of both leaves' Lasts arrive."""
+    """Lose the partial of one leaf's First, and deliver those of both leaves' Lasts."""
 
     world = Haunted((1, 1), switches)
 
@@ -246,7 +246,7 @@ class Members:
         self.reliable = chance.choice([0.5, 0.8, 1.0])  # how often a packet between switches is not lost
 
     def step(self) -> None:
-        """A packet comes to a switch: from a member, or from another switch, or from nobody there is."""
+        """Let a packet come to a switch: from a member, or from another switch, or from nobody there is."""
         if "s1" in self.world.switches and self.chance.random() < 0.01:
             self.world.restart(self.chance.choice(SPINES))
         if self.under_way and self.chance.random() < 0.7:
@@ -272,13 +272,13 @@ class Members:
                 self.under_way.append((*end, left))
 
     def op_of(self, rank: int, message: int) -> Op:
-        """The same whenever it is asked for."""
+        """Return the operation of a rank's message, the same whenever it is asked for."""
         most = self.usual.setdefault((-1, message), self.chance.choice(OPS))
         differs = self.chance.random() < self.differing
         return self.usual.setdefault((rank, message), self.chance.choice(OPS) if differs else most)
 
     def packet(self, rank: int) -> RocePacket:
-        """The next of the rank's, or any."""
+        """Return the next packet of the rank's, or any."""
         chance, agreeing = self.chance, self.chance.random() < self.agreeing
         number = max(0, self.sent[rank] + chance.randint(-8, 5))
         if chance.random() < self.in_order:
@@ -320,7 +320,7 @@ def explore(world: Haunted, seed: int, *, forged: bool) -> None:
 def test_no_secret_leaves_whatever_members_send(
     switches: Callable[[str], EntryPair], hosts: tuple[int, ...], forged: bool
 ) -> None:
-    """The error names the seed. $P4REDUCE_SEEDS says how many, for a longer run."""
+    """Explore many seeds. The error names the seed; $P4REDUCE_SEEDS says how many, for a longer run."""
     world = Haunted(hosts, switches)
     for seed in range(SEEDS):
         explore(world, seed, forged=forged)
@@ -329,7 +329,7 @@ def test_no_secret_leaves_whatever_members_send(
 @pytest.mark.slow
 @pytest.mark.parametrize("hosts", SHAPES.values(), ids=SHAPES)
 def test_no_secret_leaves_the_model(hosts: tuple[int, ...]) -> None:
-    """Without the program, more seeds take as long: 16, 26, 96 and 135 saw the first version leak."""
+    """Explore more seeds, as it is fast without the program: 16, 26, 96 and 135 saw version one leak."""
     world = Haunted(hosts, lambda name: EntrySwitch())
     for seed in range(6 * SEEDS):
         explore(world, seed, forged=False)
@@ -337,7 +337,7 @@ def test_no_secret_leaves_the_model(hosts: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_members_meet_every_rule_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the two above could not find what is wrong with it."""
+    """Check that they do, since the two tests above could not find what is wrong with other rules."""
     used: Counter[tuple[At, str]] = Counter()
 
     def rule_of(at: At, *case: Any) -> Rule:

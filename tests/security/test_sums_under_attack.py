@@ -36,7 +36,7 @@ LOSSY = Rates(loss=0.03, duplicate=0.05, reorder=0.05, corrupt=0.01)
 
 @dataclass(frozen=True)
 class Played:
-    """How a run went."""
+    """Outcome of a run."""
 
     ended_ns: int
     sent: dict[str, int]  # frames, by link and direction
@@ -45,7 +45,7 @@ class Played:
 
 
 class Disturbance:
-    """What comes between a job's frames. With `broken`, at the workers' own ports as well."""
+    """Frames that come between a job's frames. With `broken`, at the workers' own ports as well."""
 
     def __init__(self, world: World, *, broken: bool) -> None:
         self.world, self.broken = world, broken
@@ -62,7 +62,7 @@ class Disturbance:
         self.sent: dict[tuple[str, int], list[bytes]] = {}  # by workers, by port
 
     def begin(self) -> None:
-        """From now on something comes after each frame that a wire brings to a switch."""
+        """Let something come, from now on, after each frame that a wire brings to a switch."""
         for (name, port), end in self.ends.items():
             near = self.names[end] if isinstance(end, IPv4Address) else end[0]
             wire = self.world.network.wires[f"{near}>{name}"]
@@ -90,7 +90,7 @@ class Disturbance:
             self.give(*at, self.of_a_worker(at))
 
     def of_a_worker(self, at: tuple[str, int]) -> bytes:
-        """What no right card sends, or has sent long ago."""
+        """Return a frame that no right card sends, or has sent long ago."""
         kind, frame = self.chance.randrange(4), self.chance.choice(self.sent[at])
         if kind == 0:
             return frame
@@ -104,7 +104,9 @@ class Disturbance:
         return frame if other == at else self.chance.choice(self.sent[other])
 
     def give(self, name: str, port: int, frame: bytes) -> None:
-        """It comes to a switch, and what leaves goes on at once: the job's frames meet the same links."""
+        """Give a frame to a switch; what leaves goes on at once, so that the job's frames meet the same
+        links.
+        """
         self.strange += 1
         self._pass(name, port, frame)
 
@@ -128,7 +130,7 @@ def compiled() -> Iterator[Shadow]:
 
 
 def drawn(seed: int, *, racks: bool, links: Rates) -> Schedule:
-    """On each leaf, nobody works on the last host."""
+    """Draw a schedule in which nobody works on the last host of each leaf."""
     chance = Random(seed)
     dtype, elements = chance.choice(list(DTYPES)), chance.choice([1, 500, 900])
     job = a_job(
@@ -152,8 +154,9 @@ def attacked(
     broken: bool = False,
     outsiders: dict[str, int] | None = None,
 ) -> Played:
-    """Every sum exact on each rank, and the program does what the model does. `outsiders`: other ports, by
-    leaf.
+    """Check that every sum is exact on each rank, and that the program does what the model does.
+
+    `outsiders`: other ports, by leaf.
     """
     world = World(schedule, shadow=compiled)
     disturbance = Disturbance(world, broken=broken)
@@ -172,7 +175,7 @@ def attacked(
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_an_outsider_costs_nothing(compiled: Shadow, seed: int, racks: bool) -> None:
-    """On links that lose, repeat, reorder and damage: all happens as without it, to the nanosecond."""
+    """Use links that lose, repeat, reorder and damage: all happens as without it, to the nanosecond."""
     schedule = drawn(seed, racks=racks, links=LOSSY)
     alone = attacked(compiled, schedule, disturbed=False)
     strange = attacked(compiled, schedule)
@@ -185,7 +188,7 @@ def test_an_outsider_costs_nothing(compiled: Shadow, seed: int, racks: bool) -> 
 def test_an_outsider_at_a_port_that_is_not_named_reaches_nobody(
     compiled: Shadow, seed: int, racks: bool
 ) -> None:
-    """Not even those who are no members: it has no address that anybody could know it by."""
+    """Check also hosts that are no members: it has no address that anybody could know it by."""
     schedule = drawn(seed, racks=racks, links=LOSSY)
     alone = attacked(compiled, schedule, disturbed=False)
     strange = attacked(compiled, schedule, outsiders={"l1": 77, "l2": 77} if racks else {"l1": 77})
@@ -198,7 +201,7 @@ def test_an_outsider_at_a_port_that_is_not_named_reaches_nobody(
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_broken_frames_cost_no_more_than_a_retransmission(compiled: Shadow, seed: int, racks: bool) -> None:
-    """At the workers' own ports, beside the outsider's."""
+    """Send them at the workers' own ports, beside the outsider's."""
     schedule = drawn(seed, racks=racks, links=Rates())
     alone = attacked(compiled, schedule, disturbed=False)
     broken = attacked(compiled, schedule, broken=True)
@@ -213,6 +216,6 @@ def test_sums_are_exact_on_bad_links_too(compiled: Shadow, seed: int) -> None:
 
 
 def test_what_gets_through_is_seen(compiled: Shadow) -> None:
-    """At a worker's port, where its own address and queue pair are right, the same frames do harm."""
+    """Send the same frames at a worker's port, where its address and queue pair are right: they do harm."""
     with pytest.raises(AssertionError, match="a connection failed"):
         attacked(compiled, drawn(0, racks=False, links=Rates()), outsiders={"l1": 1})

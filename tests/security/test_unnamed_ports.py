@@ -50,14 +50,14 @@ class Fabric:
         return self.send(*self.ports[ip], frame)
 
     def counted(self, counter: str) -> int:
-        """By all switches, at all of their ports."""
+        """Return the count of all switches, at all of their ports."""
         for switch in self.switches.values():
             switch.assert_counters_agree()
         return sum(sum(switch.model.port_counters[counter].values()) for switch in self.switches.values())
 
     @property
     def flows(self) -> list[tuple[TransportConfig, TransportConfig]]:
-        """Who sends to whom around the ring."""
+        """Senders and receivers around the ring."""
         return list(zip(self.members, [*self.members[1:], self.members[0]], strict=True))
 
 
@@ -84,7 +84,7 @@ def fabric(pairs: dict[str, EntryPair], *, racks: bool, in_network: bool) -> Fab
 def data(
     sender: TransportConfig, receiver: TransportConfig, *, marked: bool, op: Op = Op.SUM, **bth: Any
 ) -> bytes:
-    """What a leaf would answer to a packet of the sender's; without the mark, the sender's own packet."""
+    """Return what a leaf would answer to a packet of the sender's; without the mark, that packet itself."""
     head = AggregationHeader(
         job=sender.job_id,
         generation=sender.generation,
@@ -105,7 +105,7 @@ def data(
 
 
 def ack(sender: TransportConfig, receiver: TransportConfig, **bth: Any) -> bytes:
-    """What the receiver says to the sender."""
+    """Return a NAK of the receiver's to the sender."""
     return RocePacket(
         ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
         ip=IPv4(src=receiver.ip, dst=sender.ip, total_length=0),
@@ -116,7 +116,7 @@ def ack(sender: TransportConfig, receiver: TransportConfig, **bth: Any) -> bytes
 
 
 def forged(made: Fabric) -> list[bytes]:
-    """As from each member to each other, to both of its queue pairs: sums, raw data, NAKs."""
+    """Return frames as from each member to each other, to both of its queue pairs: sums, raw data, NAKs."""
     frames = []
     for sender in made.members:
         for receiver in made.members:
@@ -142,7 +142,7 @@ WAY_IDS = ["rack-in_network", "rack-ring", "racks-in_network", "racks-ring"]
 def test_nobody_reaches_a_member_by_an_unnamed_port(
     pairs: dict[str, EntryPair], racks: bool, in_network: bool
 ) -> None:
-    """With a member's address, its queue pairs, PSN and mark; on any leaf, and on a spine."""
+    """Send with a member's address, its queue pairs, PSN and mark; on any leaf, and on a spine."""
     made = fabric(pairs, racks=racks, in_network=in_network)
     frames = forged(made)
     for name in made.switches:
@@ -153,7 +153,7 @@ def test_nobody_reaches_a_member_by_an_unnamed_port(
 
 
 def test_no_port_passes_for_another_whose_number_ends_alike(pairs: dict[str, EntryPair]) -> None:
-    """A program has 9 bits for ports: 513 was a host's port 1 for it, and 767 the controller's."""
+    """Check ports beyond a program's 9 bits, for which 513 was a host's port 1, and 767 the controller's."""
     made = fabric(pairs, racks=False, in_network=False)
     sender, receiver = made.flows[0]
     switch, port = made.ports[sender.ip]
@@ -170,7 +170,7 @@ def test_no_port_passes_for_another_whose_number_ends_alike(pairs: dict[str, Ent
 
 
 def test_what_is_forged_is_what_a_member_takes(pairs: dict[str, EntryPair]) -> None:
-    """By the link from its own leaf, where such a sum comes by in truth; else the test above says nothing."""
+    """Send it by the link where such a sum comes by in truth; else the test above says nothing."""
     made = fabric(pairs, racks=True, in_network=True)
     sender, receiver = next(
         flow for flow in made.flows if made.ports[flow[0].ip][0] == "l2" and made.ports[flow[1].ip][0] == "l1"
@@ -224,7 +224,7 @@ def test_a_port_that_is_named_later_is_a_way_in_from_then_on(pairs: dict[str, En
 def test_no_host_marks_a_packet_as_summed(
     pairs: dict[str, EntryPair], racks: bool, in_network: bool, reserved: int
 ) -> None:
-    """Not a member either: data, PASS messages, acknowledgements, and what is no job's, on every way."""
+    """Check members as well: data, PASS messages, acknowledgements, and what is no job's, on every way."""
     made = fabric(pairs, racks=racks, in_network=in_network)
     sent = 0
     for sender, receiver in made.flows:
@@ -258,7 +258,7 @@ def test_what_hosts_and_cards_send_themselves_gets_through(
 
 
 def test_a_member_of_a_ring_is_not_reached_under_its_peers_name(pairs: dict[str, EntryPair]) -> None:
-    """A named port has one address; by another leaf's, too."""
+    """Check that a named port has one address, and that another leaf's ports are no way around that."""
     made = fabric(pairs, racks=True, in_network=False)
     sender, receiver = made.flows[0]
     frame = data(sender, receiver, marked=False)

@@ -115,7 +115,7 @@ def in_a_process(name: str, runs: int, seed: int) -> int:
 
 
 def with_atheris(name: str, runs: int, seed: int) -> None:
-    """In this process, until it ends."""
+    """Fuzz in this process, until it ends."""
     import atheris
 
     with atheris.instrument_imports(include=["host_agent", "controller", "p4reduce"]):

@@ -1,4 +1,4 @@
-"""What a campaign starts from: input that is right, so that mutations get somewhere."""
+"""Seeds of a campaign: input that is right, so that mutations get somewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def seeds(target: str) -> list[bytes]:
-    """At least one."""
+    """Return the seeds of a target, at least one."""
     if target in ("agent", "neighbour", "quantise"):
         plain = [bytes(range(256)), bytes(400), struct.pack("<8f", 1, -2, 3e38, 1e-40, 0.5, 7, 1e-3, -0.0)]
         return [*plain, *(b"\1" + data for data in plain)]  # agent, neighbour: selective

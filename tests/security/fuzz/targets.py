@@ -85,7 +85,7 @@ class Bytes:
 
 
 def agent(data: bytes) -> None:
-    """An endpoint in the middle of a transfer: whatever comes, and in the end the sum that the switch made.
+    """Disturb an endpoint in the middle of a transfer: whatever comes, in the end it has the switch's sum.
 
     Frames are mutated where a stranger can: they are not both from the peer's address and for this queue pair
     with a right ICRC, unless their PSN is none that the peer would use next. So none may be in the result.
@@ -115,7 +115,7 @@ def agent(data: bytes) -> None:
 
 
 def strange(source: Bytes, peer: Peer, good: bytes) -> bytes:
-    """A frame that is none of the peer's: wild bytes, a damaged one, or a well-formed one that is not its."""
+    """Return a frame that is not the peer's: wild bytes, a damaged one, or a well-formed one of others."""
     kind = source.number(8)
     if kind == 0:
         return source.take(source.number(300))
@@ -149,7 +149,7 @@ def strange(source: Bytes, peer: Peer, good: bytes) -> bytes:
 
 
 def neighbour(data: bytes) -> None:
-    """The peers themselves send nonsense, with right addresses and ICRC: a failure with words, no crash."""
+    """Let the peers send nonsense with right addresses and ICRC: it is a failure with words, no crash."""
     source = Bytes(data)
     selective = source.number(2) == 1
     peer = Peer.of(selective=selective)
@@ -206,7 +206,7 @@ _HEADER = (
 
 
 def with_icrc(frame: bytes) -> bytes:
-    """With a right one at the end of what the IP header says, where that is there."""
+    """Return the frame with a right ICRC at the end of what the IP header says, if that is there."""
     if len(frame) < 60:
         return frame
     end = 14 + int.from_bytes(frame[16:18], "big")
@@ -216,7 +216,7 @@ def with_icrc(frame: bytes) -> bytes:
 
 
 def wire(data: bytes) -> None:
-    """What can be read is written again as it was."""
+    """Check that what can be read is written again as it was."""
     with contextlib.suppress(NotAnAggregationHeader):
         header = AggregationHeader.unpack(data)
         assert AggregationHeader.unpack(header.pack()) == header
@@ -230,7 +230,7 @@ def wire(data: bytes) -> None:
 
 
 def quantise(data: bytes) -> None:
-    """Any bits as tensors: within the promised bound, and order kept."""
+    """Quantise any bits as tensors: errors are within the promised bound, and the order is kept."""
     for dtype in (np.float32, np.float16):
         array = np.frombuffer(data[: len(data) // 4 * 4], dtype)
         finite = array[np.isfinite(array)]
@@ -251,7 +251,7 @@ def quantise(data: bytes) -> None:
 
 
 def capture(data: bytes) -> None:
-    """A capture file: its RoCE packets, or a sentence."""
+    """Read a capture file: it has RoCE packets, or is refused with a sentence."""
     with tempfile.NamedTemporaryFile(suffix=".pcap") as file:
         file.write(data)
         file.flush()
@@ -260,7 +260,7 @@ def capture(data: bytes) -> None:
 
 
 def config(data: bytes) -> None:
-    """A controller's configuration."""
+    """Parse a controller's configuration."""
     with contextlib.suppress(ConfigError, ValueError, RecursionError):
         document = json.loads(data)
         try:
@@ -272,7 +272,7 @@ def config(data: bytes) -> None:
 
 
 def document(data: bytes) -> None:
-    """A document of desired state, YAML or JSON."""
+    """Parse a document of desired state, YAML or JSON."""
     text = data.decode(errors="replace")
     try:
         _configuration()._parse(text)
@@ -283,7 +283,7 @@ def document(data: bytes) -> None:
 
 
 def messages(data: bytes) -> None:
-    """What workers and operators say: a ControllerError, or it is done."""
+    """Say anything as workers and operators do: it is done, or is a ControllerError."""
     registry = _registry()
     for kind in (pb.WorkerMessage, pb.JobSpec):
         try:
@@ -295,7 +295,7 @@ def messages(data: bytes) -> None:
 
 
 def say(registry: Registry, message: pb.WorkerMessage | pb.JobSpec) -> None:
-    """As the service does it, but for what takes a switch."""
+    """Do what a message says as the service does, but for what takes a switch."""
     if isinstance(message, pb.JobSpec):
         registry.create_job(spec_from(message))
         registry.delete_job(message.name)
