@@ -29,7 +29,7 @@ KINDS = ("tests", "scopes", "seeds")
 
 
 def accepted() -> dict[str, dict[str, str]]:
-    """By target and mutant, why it may survive."""
+    """Return the reasons why mutants may survive, by target and mutant."""
     return yaml.safe_load(ACCEPTED.read_text()) or {}
 
 
@@ -128,7 +128,7 @@ def write(file: Path, verdicts: Mapping[str, Sequence[Verdict]]) -> None:
 
 
 def say(verdict: Verdict) -> None:
-    """At once, of those that nothing has found."""
+    """Print a verdict at once if nothing has found its mutant."""
     if not verdict.found_by:
         print(f"   {verdict.mutant.path}:{verdict.mutant.line}: {verdict.mutant.name}", flush=True)
 

@@ -49,7 +49,7 @@ class Step(Protocol):
     def kind(self) -> str: ...
 
     def play(self) -> str:
-        """What has found it; empty where nothing has."""
+        """Return what has found the mutant, or an empty string if nothing has."""
         ...
 
 
@@ -117,7 +117,7 @@ class Seeds:
 
 @dataclass
 class Verdict:
-    """What has become of a mutant. `found_by`: the kind of the step that found it, empty for none."""
+    """Verdict on a mutant. `found_by`: the kind of the step that found it, empty for none."""
 
     mutant: Mutant
     found_by: str = ""
@@ -188,7 +188,7 @@ class Finder:
         return _Running(verdict, steps, number, process, hears)
 
     def _after(self, each: _Running) -> _Running | None:
-        """The same while it runs; the next step; or nothing more."""
+        """Return the same while it runs, then its next step, or None if there is nothing more to run."""
         step, verdict = each.steps[each.number], each.verdict
         if each.hears.poll():
             try:
@@ -213,7 +213,7 @@ _NOTHING: Final = Mutant("", 0, "none", lambda: None)
 
 
 def _end(process: BaseProcess) -> None:
-    """With whatever it has started."""
+    """End a process with whatever it has started."""
     if process.pid is not None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -258,7 +258,7 @@ class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def import_changed(path: Path, tree: ast.Module) -> None:
-    """From now on, whoever imports that file of ours gets this tree."""
+    """Give this tree to whoever imports that file of ours from now on."""
     name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
     assert name not in sys.modules, f"{name} has been imported already"
     sys.meta_path.insert(0, _Changed(name, path, tree))

@@ -54,14 +54,14 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node hangs in the tree."""
+    """Position of a node in the tree."""
 
     parent: ast.AST
     field: str
     index: int | None = None
 
     def put(self, *nodes: ast.AST) -> None:
-        """These in place of the node; several, or none, only in a list."""
+        """Put these in place of the node; several, or none, only in a list."""
         if self.index is None:
             (node,) = nodes
             setattr(self.parent, self.field, node)
@@ -70,7 +70,7 @@ class Place:
 
 
 def mutants_of(path: Path, name: str, tree: ast.Module) -> list[Mutant]:
-    """All of a file's, in the order of its lines, each with a name of its own."""
+    """Return all mutants of a file, in the order of its lines, each with a name of its own."""
     seen: Counter[str] = Counter()
     found = []
     maker = _Maker(name, _enums(path, tree))
@@ -82,7 +82,7 @@ def mutants_of(path: Path, name: str, tree: ast.Module) -> list[Mutant]:
 
 
 def _enums(path: Path, tree: ast.Module) -> dict[str, list[str]]:
-    """The members of the enums that a file has or imports from a file of ours."""
+    """Return the members of the enums that a file has or imports from a file of ours."""
     root = Path(__file__).parents[2]
     found = {}
     for node in ast.walk(tree):
@@ -124,7 +124,7 @@ class _Maker:
     # What functions do
 
     def code(self, tree: ast.AST, where: str = "") -> Iterator[Mutant]:
-        """Of all functions."""
+        """Yield the mutants of all functions."""
         for place, node in _children(tree):
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 inside = f"{where}.{node.name}" if where else node.name
@@ -142,7 +142,7 @@ class _Maker:
                 yield from self.node(place, node, where)
 
     def node(self, place: Place, node: ast.AST, where: str) -> Iterator[Mutant]:
-        """Of this node and of all that is in it."""
+        """Yield the mutants of this node and of all that is in it."""
         if isinstance(node, ast.Assert | ast.Raise):
             return
         yield from self.here(place, node, where)
@@ -198,7 +198,7 @@ class _Maker:
     # What tables say
 
     def tables(self, tree: ast.Module) -> Iterator[Mutant]:
-        """Of the containers that a module or an enum names."""
+        """Yield the mutants of the containers that a module or an enum names."""
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and node.name in self.enums:
                 for line in node.body:
@@ -238,7 +238,7 @@ class _Maker:
                 yield self.made(node, f"{where}: {other} for {_spelt(node)}", partial(place.put, change))
 
     def others(self, node: ast.AST, column: list[str]) -> list[str]:
-        """The other values that a cell may have."""
+        """Return the other values that a cell may have."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             enum = node.value.id
             return [f"{enum}.{member}" for member in self.enums.get(enum, []) if member != node.attr]
@@ -249,7 +249,7 @@ class _Maker:
         return []
 
     def set_of(self, node: ast.Tuple | ast.List | ast.Set) -> list[str]:
-        """All members of the enum of which this is a set, by their whole names; none where it is not one."""
+        """Return all members, by whole names, of the enum of which this is a set; none if it is not one."""
         named = [element for element in node.elts if isinstance(element, ast.Attribute)]
         enums = {ast.unparse(element.value) for element in named}
         if len(enums) != 1 or not enums <= set(self.enums):
@@ -273,7 +273,7 @@ class _Maker:
 
 
 def _columns(table: ast.Dict) -> dict[Any, list[str]]:
-    """The names that each column of a table has, by its place in a row."""
+    """Return the names in each column of a table, by the column's place in a row."""
     found: dict[Any, list[str]] = {}
 
     def look(node: ast.AST | None, column: tuple[Any, ...]) -> None:
@@ -293,7 +293,7 @@ def _columns(table: ast.Dict) -> dict[Any, list[str]]:
 
 
 def _is_condition(place: Place, node: ast.AST) -> bool:
-    """Whether a node says yes or no, and is no part of what does."""
+    """Tell whether a node says yes or no, and is no part of what does."""
     parent, field = place.parent, place.field
     if field in ("test", "guard") or (isinstance(parent, ast.comprehension) and field == "ifs"):
         return True
@@ -304,12 +304,12 @@ def _is_condition(place: Place, node: ast.AST) -> bool:
 
 
 def _is_last(place: Place, node: ast.AST) -> bool:
-    """Whether it is a function's last statement: without it, there is no result at all."""
+    """Tell whether it is a function's last statement, without which there is no result at all."""
     return isinstance(place.parent, ast.FunctionDef) and place.parent.body[-1] is node
 
 
 def _left_out(place: Place, node: Any, *, declares: bool) -> Iterator[tuple[ast.AST, Callable[[], None]]]:
-    """What can be left out of a statement, or all of it. `declares`: a first value says that there is one."""
+    """Yield what can be left out of a statement, or all of it. `declares`: a first value is a declaration."""
     away = partial(place.put, ast.Pass())
     if isinstance(node, ast.Assign | ast.AnnAssign):
         targets: list[Any] = node.targets if isinstance(node, ast.Assign) else [node.target]

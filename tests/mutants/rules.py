@@ -25,7 +25,7 @@ TABLES: Final = ("SwitchIngress.slots.rule", "SwitchIngress.slots.accumulate")
 
 
 def _words(tree: ast.Module) -> dict[str, list[str]]:
-    """What the enums At, Brings and so on say that a cell may have."""
+    """Return the words that the enums At, Brings and so on allow in a cell."""
     found = {}
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and [ast.unparse(base) for base in node.bases] == ["Word"]:
@@ -35,7 +35,7 @@ def _words(tree: ast.Module) -> dict[str, list[str]]:
 
 
 def of_the_oracle(*, columns: tuple[str, ...] = COLUMNS[1:], rows: bool = True) -> list[Mutant]:
-    """Each row left out, and each cell another: those of these columns."""
+    """Return mutants with a row left out, or with another value in a cell of these columns."""
     tree = ast.parse(ORACLE.read_text())
     (text,) = (
         node.value
@@ -75,7 +75,7 @@ def _cells(line: str) -> list[str]:
 
 
 def _others(column: str, cell: str, words: list[str]) -> Iterator[str]:
-    """Of a set, each that has one more or less; of a single word, each other one."""
+    """Yield each set that has one word more or less; instead of a single word, each other one."""
     if column in ("writes", "sends"):
         yield from (word for word in words if word != cell)
         return
@@ -88,7 +88,7 @@ def _others(column: str, cell: str, words: list[str]) -> Iterator[str]:
 
 
 def of_the_program() -> list[Mutant]:
-    """Each entry left out; each key without, or with another value; each argument another of its column."""
+    """Return mutants that lack an entry or a key, or have another value of a key or another argument."""
     program = json.loads(PROGRAM.read_text())
     names = {action["id"]: action["name"].rpartition(".")[2] for action in program["actions"]}
     found: list[Mutant] = []
@@ -143,7 +143,7 @@ def _said(key: dict[str, Any]) -> str:
 
 
 def _read_changed(program: dict[str, Any]) -> None:
-    """From now on, whoever reads the compiled program gets this one."""
+    """Give this program to whoever reads the compiled one from now on."""
     text = json.dumps(program)
     read_bytes, read_text = Path.read_bytes, Path.read_text
 

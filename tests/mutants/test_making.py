@@ -1,4 +1,4 @@
-"""Which mutants a file has, that each is one change, and that the accepted ones are there."""
+"""Mutants of a file: which ones it has, that each is one change, and that the accepted ones are there."""
 
 from __future__ import annotations
 
