@@ -26,7 +26,7 @@ FLOATS = [np.dtype(np.float32), np.dtype(np.float16), BFLOAT16]
 )
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_sums_have_the_bits_of_a_simulated_job(dtype: np.dtype[Any], module: str, method: str) -> None:
-    """Of more than 8192 bytes, so that they do not travel whole."""
+    """Sum more than 8192 bytes, so that tensors do not travel whole."""
     ranks, case = 4, Case(module=module, name="all_reduce", dtype=dtype, elements=5003)
     inputs, outputs = case.inputs(ranks, 7), [case.output(ranks) for _ in range(ranks)]
     workers = configs(ranks, packets=accuracy.MESSAGE_PACKETS, path_mtu=accuracy.PATH_MTU)

@@ -113,7 +113,7 @@ def test_rounds_with_feedback_are_those_of_communicators() -> None:
 
 
 def test_feedback_makes_up_for_what_the_wire_takes() -> None:
-    """After two epochs beside huge elements, parameters are several times nearer to those of exact sums."""
+    """Check it after two epochs beside huge elements: parameters are several times nearer to exact sums'."""
     setting = next(one for one in SETTINGS if one.name == "huge elements")
     last = {way: train(setting, way, seed=3, epochs=2).parameters for way in CONSTRUCTED}
     away = {way: float(np.linalg.norm(last[way] - last[EXACT])) for way in CONSTRUCTED}

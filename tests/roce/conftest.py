@@ -44,7 +44,7 @@ def joined_machines(
     first_psns: Sequence[int] = (),
     **arguments: Any,
 ) -> Iterator[Team]:
-    """A team in a job that the switch sums, over the verbs transport where `kinds` does not say otherwise."""
+    """Yield a team in a job that the switch sums, over the verbs transport unless `kinds` says otherwise."""
     with Team(running.state, workers, hosts=running.state.hosts[first_host:]) as team:
         own: list[dict[str, Any]] = [{"rank": rank} for rank in range(workers)]
         for rank, psn in enumerate(first_psns):
@@ -64,7 +64,7 @@ def joined_machines(
 
 
 def run_in(running: Fabric, host: str, *command: str, timeout_s: float = 60.0) -> str:
-    """What `command` printed in a host; it has to succeed."""
+    """Return what `command` printed in a host; it has to succeed."""
     process = launch.start(
         running.state, running.state.host(host), command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
@@ -77,20 +77,20 @@ def run_in(running: Fabric, host: str, *command: str, timeout_s: float = 60.0) -
 
 
 def queue_pairs(running: Fabric, host: str) -> int:
-    """How many queue pairs a machine's RDMA device has."""
+    """Return the number of queue pairs that a machine's RDMA device has."""
     return len(
         [line for line in run_in(running, host, "rdma", "resource", "show", "qp").splitlines() if line]
     )
 
 
 def hardware_counters(running: Fabric, host: str) -> dict[str, int]:
-    """The RDMA device's own counters: what the NIC did without asking us."""
+    """Return the RDMA device's own counters: what the NIC did without asking us."""
     lines = run_in(running, host, "sh", "-c", "cd /sys/class/infiniband/rxe0/ports/1/hw_counters && grep . *")
     return {name: int(value) for name, _, value in (line.partition(":") for line in lines.split())}
 
 
 def total_of(counters: Iterable[Mapping[str, int]]) -> Counter[str]:
-    """Their sum, by name."""
+    """Return the sum of counters, by name."""
     total: Counter[str] = Counter()
     for one in counters:
         total.update(one)

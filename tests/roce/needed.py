@@ -1,4 +1,4 @@
-"""What tests on RoCE hosts need, and the reason for which they are skipped without it."""
+"""Needs of tests on RoCE hosts, and the reason for which they are skipped without them."""
 
 from __future__ import annotations
 

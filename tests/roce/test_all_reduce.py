@@ -21,7 +21,7 @@ _LATE_S = 5.0  # its peers give up after 2, unless they are told to wait
 
 
 def all_reduce_to_the_bit(team: Team, **request: Any) -> None:
-    """A sum of floats that has the one value that the protocol allows."""
+    """Sum floats, and check that the sum has the one value that the protocol allows."""
     for answer in all_reduce(team, racks=team.racks, **request):
         assert answer["check"]["same_bits"]
 
@@ -80,7 +80,7 @@ def test_each_job_begins_with_fresh_queue_pairs(mixed_rack: Fabric) -> None:
 
 @pytest.mark.parametrize("late", [2, pytest.param(0, marks=pytest.mark.long)])
 def test_a_late_worker_breaks_nobodys_queue_pair(mixed_rack: Fabric, late: int) -> None:
-    """Its peers' NICs time out and repeat; the switch answers them with RNR NAKs, and they wait."""
+    """Check that its peers' NICs time out and repeat, and wait, as the switch answers them with RNR NAKs."""
     peers = [host.name for rank, host in enumerate(mixed_rack.state.hosts[:3]) if rank != late]
     before = total_of(hardware_counters(mixed_rack, name) for name in peers)
     with joined_machines(mixed_rack, 3) as team:

@@ -66,7 +66,7 @@ def in_machine(cluster: ClusterState, *command: str, text: str = "") -> subproce
 
 
 def running(cluster: ClusterState, what: str) -> int:
-    """How many processes of the machine have `what` in their command line."""
+    """Return the number of the machine's processes that have `what` in their command line."""
     return int(in_machine(cluster, "pgrep", "-c", "-f", what).stdout)
 
 
@@ -111,7 +111,7 @@ def test_this_hosts_files_are_read_only(cluster: ClusterState, directory: Path) 
 
 
 def test_sshd_is_on_the_management_network_only(cluster: ClusterState) -> None:
-    """And carries no connections to elsewhere."""
+    """Check that it also carries no connections to elsewhere."""
     address = f"{cluster.host('h1').management_ip}:22"
     listening = in_machine(cluster, "ss", "-Hltn").stdout.split()
     assert [word for word in listening if word.endswith(":22")] == [address]
@@ -151,7 +151,7 @@ def test_workers(cluster: ClusterState) -> None:
 
 
 def test_killed_beside_another(cluster: ClusterState) -> None:
-    """A cluster whose owner is killed, and that another one does not notice."""
+    """Kill the owner of a cluster, which another cluster does not notice."""
     name = f"{cluster.name}-b"
     must(*_UP, "--cluster", name, "--detach")
     other = ready(name)

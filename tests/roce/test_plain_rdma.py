@@ -55,7 +55,7 @@ def between(running: Fabric, server: Sequence[str], client: Sequence[str], *, se
 
 @contextmanager
 def sums_meanwhile(team: Team) -> Iterator[None]:
-    """One all-reduce after the other, without a pause; all of them have to be exact."""
+    """Run one all-reduce after the other, without a pause; all of them have to be exact."""
     over = threading.Event()
 
     def sum_on() -> None:

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.emulation, pytest.mark.roce, pytest.mark.timeout(900),
 
 @pytest.mark.long
 def test_losses_on_both_sides_of_the_switch(captures: Path) -> None:
-    """The switch loses packets of every kind, as they come in and as they go out."""
+    """Lose packets of every kind in the switch, as they come in and as they go out."""
     with rack(3, host_kinds=("roce",) * 3, switch_loss=0.02, pcap=captures) as running:
         with joined_machines(running, 3) as team:
             for seed in range(5):

@@ -14,12 +14,12 @@ GONE = ProcessId(pid=1, started=1)  # pid 1 runs, but did not start then
 
 
 def myself() -> ProcessId:
-    """This process."""
+    """Return this process's identity."""
     return ProcessId.of(os.getpid())
 
 
 def cluster_state(name: str, **changes: Any) -> ClusterState:
-    """A rack of two hosts that this process owns; nothing of it runs."""
+    """Return the state of a rack of two hosts that this process owns; nothing of it runs."""
     fields: dict[str, Any] = {
         "name": name,
         "namespace": f"p4r-test-{name}",
@@ -63,7 +63,7 @@ def host_state(index: int, process: ProcessId = GONE) -> HostState:
 def fabric_state(
     name: str, *, spines: int = 2, hosts: tuple[int, ...] = (2, 2), **changes: Any
 ) -> ClusterState:
-    """A spine-leaf fabric that this process owns; nothing of it runs."""
+    """Return the state of a spine-leaf fabric that this process owns; nothing of it runs."""
     plan = layout.spine_leaf(spines=spines, hosts=hosts)
     return cluster_state(
         name, **{"topology": "spine-leaf", "uplink_rate_mbit": 50.0, **states_of(plan), **changes}
@@ -71,7 +71,7 @@ def fabric_state(
 
 
 def states_of(plan: Layout) -> dict[str, Any]:
-    """What a ClusterState has of a fabric on paper."""
+    """Return the fields that a ClusterState has of a fabric on paper."""
     return {
         "hosts": [
             HostState(

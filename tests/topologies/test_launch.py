@@ -42,7 +42,7 @@ if os.WIFSTOPPED(status):
 
 
 def on_a_terminal(program: str, directory: Path) -> str:
-    """What it prints on a terminal of its own."""
+    """Return what a program prints on a terminal of its own."""
     pid, terminal = pty.fork()
     if pid == 0:
         environment = {**os.environ, "P4REDUCE_STATE_DIR": str(directory)}
@@ -60,7 +60,7 @@ def on_a_terminal(program: str, directory: Path) -> str:
 
 
 def test_a_terminal_in_the_foreground_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the background ssh would be stopped by the terminal: for setting it up, or for reading from it."""
+    """Check it: in the background, setting up the terminal or reading from it would stop ssh."""
     monkeypatch.chdir(Path(__file__).parents[2])
     assert on_a_terminal(_PROGRAM, tmp_path) == "terminal True None\nnone False 0\n"
 

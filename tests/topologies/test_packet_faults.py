@@ -1,4 +1,4 @@
-"""Where a fault on a link takes place, and what cannot be."""
+"""Faults on links: where each takes place, and which ones cannot be."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _SESSION = "from topologies.processes import session; print(session())"
 
 
 def test_a_session_is_its_leader() -> None:
-    """That of a detached process is its caller's; that of a shell with a session of its own is the shell."""
+    """Check a detached process, whose session is its caller's, and a shell with a session of its own."""
     here = subprocess.run(
         [sys.executable, "-c", _SESSION],
         stdout=subprocess.PIPE,

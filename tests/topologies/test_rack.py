@@ -1,4 +1,4 @@
-"""What a rack refuses to be, and what the controller is told about it."""
+"""Racks: what they refuse to be, and what the controller is told about them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_machines_need_their_image(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_a_directory_without_a_state_is_no_obstacle(
     state_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A removal that was killed half way left it: ssh-keygen would ask whether to overwrite."""
+    """Leave what a removal that was killed half way left: ssh-keygen would ask whether to overwrite."""
     monkeypatch.setattr("os.geteuid", lambda: 0)
     for change in ("create", "delete"):
         monkeypatch.setattr(namespaces, change, lambda name: None)

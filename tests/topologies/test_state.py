@@ -1,4 +1,4 @@
-"""What is recorded about clusters, and finding the running one."""
+"""Records of clusters, and the search for the running one."""
 
 from __future__ import annotations
 

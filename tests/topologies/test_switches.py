@@ -1,4 +1,4 @@
-"""How the two switch targets are started."""
+"""Starts of the two switch targets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Port:
 
 
 def _switch(kind: type[switches.P4RuntimeSwitch], settings: SwitchSettings) -> switches.P4RuntimeSwitch:
-    """A switch node without Mininet's shell behind it."""
+    """Return a switch node without Mininet's shell behind it."""
     switch = kind.__new__(kind)
     switch.name = "s1"
     switch.settings = settings

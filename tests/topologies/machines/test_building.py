@@ -1,4 +1,4 @@
-"""What the image is made of, without making it."""
+"""Contents of the image, without making it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REPOSITORY = Path(__file__).parents[3]
 
 
 def bz_image(kernel: bytes, *, version: int = 0x20F, magic: bytes = b"HdrS") -> bytes:
-    """A kernel image with one setup sector whose payload starts 64 bytes into the protected-mode code."""
+    """Return a kernel image with one setup sector and a payload 64 bytes into the protected-mode code."""
     payload = lzma.compress(kernel) + struct.pack("<I", len(kernel))
     image = bytearray(2 * 512 + 64) + payload
     image[0x1F1] = 1
@@ -78,7 +78,7 @@ def test_a_step_that_fails_says_why(tmp_path: Path) -> None:
     ["E: Couldn't find these debs: rdma-cor", "No space left on device", "No matching distribution found"],
 )
 def test_what_fails_beside_a_registry_is_our_fault(tmp_path: Path, complaint: str) -> None:
-    """Else continuous integration would be green without having run a machine."""
+    """Check it, since continuous integration would otherwise be green without having run a machine."""
     steps = building.Steps(tmp_path / "log", prefix=())
     words = ("sh", "-c", 'echo "$0" >&2; exit 1', complaint)
     with pytest.raises(TopologyError, match=f"sh failed: {complaint}$") as failed:
@@ -90,7 +90,7 @@ def test_what_fails_beside_a_registry_is_our_fault(tmp_path: Path, complaint: st
 
 
 def wheel(wheels: Path, name: str, *files: str) -> None:
-    """What pip leaves of an installed wheel."""
+    """Write what pip leaves of an installed wheel."""
     directory = wheels / f"{name}-1.0.dist-info"
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "RECORD").write_text("".join(f"{file},sha256=x,1\n" for file in files))

@@ -112,7 +112,7 @@ def test_what_a_killed_build_left_is_removed(builds: Builds, cache: Path) -> Non
     ],
 )
 def test_a_damaged_image_is_built_again(builds: Builds, part: str, content: bytes | None) -> None:
-    """A power cut leaves files empty or short."""
+    """Leave files empty or short, as a power cut does."""
     damaged = image.build().directory / part
     if content is None:
         damaged.unlink()
@@ -126,7 +126,7 @@ def test_a_damaged_image_is_built_again(builds: Builds, part: str, content: byte
 
 
 def test_the_manifest_is_written_last(monkeypatch: pytest.MonkeyPatch, builds: Builds) -> None:
-    """When all it speaks of is on the disk."""
+    """Check that all it speaks of is on the disk by then."""
     synced = []
     fsync = os.fsync
 
@@ -222,7 +222,7 @@ def test_the_command_interrupted(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_what_continuous_integration_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reachable: bool, code: int
 ) -> None:
-    """A debootstrap that fails beside a registry that answers is an error, not "cannot run here"."""
+    """Fail debootstrap beside a registry that answers: that is an error, not "cannot run here"."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "debootstrap").write_text("#!/bin/sh\necho E: no such package: rdma-cor >&2; exit 1\n")

@@ -99,7 +99,7 @@ def test_a_machine_that_gives_up(saved: Saved) -> None:
 
 
 def settings_of(cluster: ClusterState) -> MachineSettings:
-    """Of its first host."""
+    """Return the settings of a cluster's first host."""
     return MachineSettings(
         host=cluster.hosts[0],
         prefix_length=24,
@@ -145,7 +145,7 @@ def test_a_machine_runs_once_it_is_recorded(waiting: Machine) -> None:
 
 
 def test_a_machine_that_nobody_recorded_never_runs(waiting: Machine) -> None:
-    """Its starter was killed between: the kernel closes the pipe."""
+    """Close the pipe, as the kernel does if the starter was killed in between."""
     process = waiting.processes()[0]
     assert process.stdin is not None
     process.stdin.close()
@@ -154,7 +154,7 @@ def test_a_machine_that_nobody_recorded_never_runs(waiting: Machine) -> None:
 
 
 def test_connections_are_tried_again(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until the boot timeout, whose complaint is then ssh's."""
+    """Check that they are until the boot timeout, whose complaint is then ssh's."""
     cluster = saved()
     attempts: list[str] = []
 

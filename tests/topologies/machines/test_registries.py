@@ -1,4 +1,4 @@
-"""Whether package registries can be reached, asked of our own servers; nothing here leaves this machine."""
+"""Reachability of package registries, asked of our own servers; nothing here leaves this machine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Answer(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *words: object) -> None:
-        """It says nothing."""
+        """Say nothing."""
 
 
 @pytest.fixture(autouse=True)
