@@ -67,7 +67,7 @@ class Compiler(threading.Thread):
 
 @contextmanager
 def load(compilers: int) -> Iterator[Sequence[Compiler]]:
-    """So many compilers run for as long as this lasts."""
+    """Run so many compilers for as long as this lasts."""
     running = [Compiler() for _ in range(compilers)]
     try:
         for compiler in running:

@@ -1,4 +1,4 @@
-"""What all tests have in common."""
+"""Parts that all tests have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the p4c on the PATH can do: tests ask it, as its versions differ.
+"""Abilities of the p4c on the PATH: tests ask for them, as its versions differ.
 
 1.2.4.17 takes P4_14; 1.2.5.16 takes none any more, and writes other JSON for some programs.
 """
@@ -64,5 +64,5 @@ def assert_is_made_of_its_source(what: str, made: Any, kept: Any) -> None:
 
 
 def assert_json_is_made_of_its_source(made: Path, kept: Path) -> None:
-    """The same of two JSON files, without regard to spaces."""
+    """Check that two JSON files are the same, without regard to spaces."""
     assert_is_made_of_its_source(kept.name, json.loads(made.read_text()), json.loads(kept.read_text()))

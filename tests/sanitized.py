@@ -30,7 +30,7 @@ PYTEST = ("-q", "--capture=sys", "-p", "no:faulthandler", "-p", "no:cacheprovide
 
 @dataclass(frozen=True)
 class Kind:
-    """How a sanitizer is built in and loaded, and the tests that it is for."""
+    """A sanitizer: how it is built in and loaded, and the tests that it is for."""
 
     flags: tuple[str, ...]
     library: str
@@ -75,7 +75,7 @@ KINDS = {
 
 
 def main() -> int:
-    """The exit code of pytest, or of what broke before."""
+    """Run the tests, and return the exit code of pytest, or of what broke before."""
     parser = argparse.ArgumentParser(prog="sanitized", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument(
@@ -99,7 +99,7 @@ def main() -> int:
 
 
 def build(kind: Kind, folder: Path) -> dict[str, str]:
-    """The native parts, in a copy of the tree in the folder; the environment to run it in."""
+    """Build the native parts in a copy of the tree in the folder; return the environment to run it in."""
     tree = folder / "tree"
     shutil.copytree(ROOT, tree, ignore=not_copied, symlinks=True, dirs_exist_ok=True)
     environment = {
@@ -123,13 +123,13 @@ def build(kind: Kind, folder: Path) -> dict[str, str]:
 
 
 def not_copied(folder: str, names: list[str]) -> set[str]:
-    """What was built here."""
+    """Return the names of files and folders that are not copied: those that were built here."""
     here = {"build", "dist"} if Path(folder) == ROOT else set()
     return {*NOT_COPIED(folder, names), *here}
 
 
 def compiler(name: str, kind: Kind, folder: Path) -> Path:
-    """A command that compiles with the sanitizer, whatever else it is told, and runs without its library."""
+    """Write a compiler that adds the sanitizer to all that it is told, and runs without its library."""
     script = folder / name
     script.write_text(f'#!/bin/sh\nunset LD_PRELOAD\nexec {name} "$@" {shlex.join((*ALWAYS, *kind.flags))}\n')
     script.chmod(0o755)
@@ -137,7 +137,7 @@ def compiler(name: str, kind: Kind, folder: Path) -> Path:
 
 
 def library(name: str) -> str:
-    """Where g++ has it."""
+    """Return the path at which g++ has a library."""
     found = subprocess.run(["g++", f"-print-file-name={name}"], capture_output=True, text=True, check=True)
     path = found.stdout.strip()
     if not Path(path).is_absolute():

@@ -1,4 +1,4 @@
-"""Nothing that ranks, workers or the controller decide depends on the time of day, which jumps either way."""
+"""Clocks: nothing that ranks, workers or the controller decide depends on the time of day, which may jump."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMES = {"time", "time_ns", "localtime", "gmtime", "ctime", "strftime"}
 
 
 def of_day(source: str) -> bool:
-    """Whether Python code reads the time of day; `datetime.now`, `time.time`, CLOCK_REALTIME."""
+    """Tell whether Python code reads the time of day: `datetime.now`, `time.time`, CLOCK_REALTIME."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Attribute(value=ast.Name(id="time"), attr=name) if name in TIMES:

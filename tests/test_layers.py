@@ -31,7 +31,7 @@ OUTSIDE = {
 
 @cache
 def plan() -> dict[str, set[str]]:
-    """Which rooms each room imports from, by the table, from the ground up."""
+    """Return the rooms that each room imports from, by the table, from the ground up."""
     page = (ROOT / "docs" / "architecture.md").read_text()
     table = page[page.index("| folder | what lives there | imports |") :].partition("\n\n")[0]
     return {row["room"]: set(re.findall(r"`([\w/*]+)`", row["imports"])) for row in _ROW.finditer(table)}
@@ -39,14 +39,14 @@ def plan() -> dict[str, set[str]]:
 
 @cache
 def room_of(path: str) -> str | None:
-    """The room of a file, by its path in the repository: the one with the longest name that fits."""
+    """Return the room of a file, by its path in the repository: the one with the longest name that fits."""
     rooms = [room for room in plan() if path.startswith(room.rstrip("*"))]
     return max(rooms, key=len, default=None)
 
 
 @cache
 def modules() -> dict[str, Path]:
-    """All of the product's modules by their dotted names."""
+    """Return all of the product's modules by their dotted names."""
     folders = {room.partition("/")[0] for room in plan()}
     return {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -57,7 +57,7 @@ def modules() -> dict[str, Path]:
 
 @cache
 def imported(path: Path) -> set[str]:
-    """Every module that a file imports, dotted."""
+    """Return every module that a file imports, dotted."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -69,7 +69,7 @@ def imported(path: Path) -> set[str]:
 
 
 def ours(path: Path) -> Iterator[Path]:
-    """The files of ours that a file imports."""
+    """Return the files of ours that a file imports."""
     return (modules()[name] for name in imported(path) if name in modules())
 
 
@@ -80,7 +80,7 @@ def test_every_module_is_in_a_room() -> None:
 
 @pytest.mark.parametrize("room", plan())
 def test_a_room_imports_what_the_plan_says(room: str) -> None:
-    """No more, and no less: a row that is no longer true misleads."""
+    """Check that it imports no more and no less: a row that is no longer true misleads."""
     found = {
         room_of(str(other.relative_to(ROOT)))
         for path in modules().values()
@@ -91,7 +91,7 @@ def test_a_room_imports_what_the_plan_says(room: str) -> None:
 
 
 def test_the_plan_has_no_way_up() -> None:
-    """Each room imports from rooms above it in the table alone."""
+    """Check that each room imports from rooms above it in the table alone."""
     seen: set[str] = set()
     for room, imports in plan().items():
         assert imports <= seen, f"{room} imports {sorted(imports - seen)}, further down"

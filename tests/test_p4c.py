@@ -1,4 +1,4 @@
-"""What tests ask of the p4c on the PATH, with stand-ins for versions that are not here."""
+"""Questions that tests ask of the p4c on the PATH, with stand-ins for versions that are not here."""
 
 from __future__ import annotations
 
