@@ -41,7 +41,7 @@ def _ctrl_c_stays() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules that take long go first, so that several processes end at about the same time."""
+    """Put modules that take long first, so that several processes end at about the same time."""
     long = {
         item.path
         for item in items

@@ -34,13 +34,13 @@ control ingress { }
 
 @functools.cache
 def version() -> str:
-    """1.2.4.17: of the p4c on the PATH, which there has to be."""
+    """Return the version of the p4c on the PATH, which there has to be, such as 1.2.4.17."""
     return compiler_version().split()[0]
 
 
 @functools.cache
 def without_p4_14() -> str | None:
-    """Why no program in P4_14 can be compiled here; None if one can."""
+    """Return why no program in P4_14 can be compiled here; None if one can."""
     if P4C is None:
         return WITHOUT_P4C
     with tempfile.TemporaryDirectory(prefix="p4c") as folder:
@@ -55,7 +55,7 @@ def without_p4_14() -> str | None:
 
 
 def assert_is_made_of_its_source(what: str, made: Any, kept: Any) -> None:
-    """`kept` is what p4c makes, where it is the p4c that made it; another may write it in another way."""
+    """Check that `kept` is what p4c makes, if that p4c made it; another may write it in another way."""
     if made != kept and version() != MADE_WITH:
         pytest.skip(
             f"p4c {version()} writes {what} differently from {MADE_WITH}, which made the committed one"

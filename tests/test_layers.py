@@ -99,7 +99,7 @@ def test_the_plan_has_no_way_up() -> None:
 
 
 def test_no_modules_import_each_other() -> None:
-    """Neither straight nor in a circle through others; what only types are imported for counts."""
+    """Check direct imports and circles through others; what only types are imported for counts."""
     house = {path: set(ours(path)) - {path} for path in modules().values()}
     try:
         TopologicalSorter(house).prepare()

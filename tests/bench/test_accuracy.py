@@ -39,7 +39,7 @@ def test_sums_have_the_bits_of_a_simulated_job(dtype: np.dtype[Any], module: str
 
 
 def test_errors_are_by_magnitude() -> None:
-    """Three ranks; the second element has lost all of its bits in fixed point, and none by ring."""
+    """Add on three ranks; the second element has lost all of its bits in fixed point, and none by ring."""
     arrays = [np.array([1, 2.0**-40, 0.5], np.float32)] * 3
     rows = {
         (row.method, row.of, row.below): row

@@ -78,7 +78,7 @@ def test_what_is_owed_is_what_native_code_leaves(make: Callable[..., Rows], rank
 
 
 def test_rounds_with_feedback_are_those_of_communicators() -> None:
-    """Gradients of the network, with a huge element in each 64: sums and what is owed, bit for bit."""
+    """Send gradients of the network, with a huge element in each 64: sums and what is owed, bit for bit."""
     ranks, rounds = 4, 3
     training, _ = load(seed=1)
     network = Network()

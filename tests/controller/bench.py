@@ -52,7 +52,7 @@ from tests.controller.told import everything, heard, plan_of, ready_of
 
 
 def fabric(hosts: Sequence[int] = (2, 2), spines: int = 2, **fields: object) -> Config:
-    """Leaves with so many hosts each, h1 and so on, and a link from every leaf to every spine."""
+    """Return leaves with so many hosts each, h1 and so on, and a link from every leaf to every spine."""
     config = fabric_config(spines, hosts, Spread.JOBS)
     named = tuple(replace(host, name=f"h{number}") for number, host in enumerate(config.hosts, 1))
     return replace(config, hosts=named, **{"probe_interval_s": 0.0, **fields})  # type: ignore[arg-type]
@@ -257,7 +257,7 @@ class Bench:
             self.registry.listens()
 
     async def pass_time(self, seconds: float, *alive: Session, step: float = 0.25) -> None:
-        """Time goes by in steps; these workers send heartbeats meanwhile."""
+        """Let time go by in steps; these workers send heartbeats meanwhile."""
         for _ in range(round(seconds / step)):
             self.now += step
             say(alive, Heartbeat())
@@ -277,7 +277,7 @@ class Bench:
         gang: Gang | None = None,
         **fields: Any,
     ) -> list[Session]:
-        """Workers of a job, or a plane of a gang, on these hosts, rank 0 on the first."""
+        """Let workers of a job, or of a gang's plane, join on these hosts, rank 0 on the first."""
         self.qp += 2
         hosts = range(hosts) if isinstance(hosts, int) else hosts
         if gang is not None:
@@ -442,7 +442,7 @@ class Bench:
         return {getattr(entry, "table", "group") for entry in self.of_jobs(name)}
 
     def used(self) -> dict[str, int]:
-        """Slots taken, of the switches that have any taken."""
+        """Return the number of slots taken, of the switches that have any taken."""
         switches = self.registry.switches.items()
         return {name: switch.allocator.used for name, switch in switches if switch.allocator.used}
 

@@ -171,7 +171,7 @@ def told(b: Bench, worker: Worker, hosts: Sequence[int]) -> Account:
 async def test_a_job_that_was_renewed_since_the_backup_leaves_nothing_behind(
     racks: Bench, tmp_path: Path, hosts: Sequence[int], renewals: int
 ) -> None:
-    """Renewed twice, it is in the slots again that the backup has of it."""
+    """Renew it once, or twice, which puts it in the slots again that the backup has of it."""
     workers = await racks.start(hosts=hosts)
     backup = racks.back_up()
     for _ in range(renewals):

@@ -195,7 +195,7 @@ async def test_what_is_left_of_a_job_that_ended_is_no_drift(bench: DeclaredBench
 
 @pytest.mark.parametrize("seed", range(8))
 async def test_nothing_of_jobs_is_ever_drift(bench: DeclaredBench, seed: int) -> None:
-    """Jobs come and go, spines are drained and used again, switches are slow, and all at once."""
+    """Let jobs come and go, drain spines and use them again, with slow switches, and all at once."""
     choose = random.Random(seed)
     SlowSwitch.turns = random.Random(seed)
     documents = ["{}", "drain: [s1]", "drain: [s2]", "drain: [l1:s1]", DOCUMENT, DOCUMENT + "drain: [s2]"]

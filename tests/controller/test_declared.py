@@ -90,7 +90,7 @@ def plan_when_back(admin: AdminClient, document: str = "") -> pb.PlanReport:
 
 
 def kinds(report: pb.PlanReport) -> list[tuple[int, str, bool]]:
-    """(kind, what, drift) of the only switch's changes."""
+    """Return (kind, what, drift) of each of the only switch's changes."""
     return [(change.kind, change.what, change.drift) for change in report.switches[0].changes]
 
 

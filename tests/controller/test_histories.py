@@ -181,7 +181,7 @@ class History:
         await self.go(chance.choice([0, 1, 3]))
 
     async def go(self, rounds: int = 3, seconds: float = 0.0) -> None:
-        """Everybody has so many turns, then time passes."""
+        """Give everybody so many turns, then let time pass."""
         for step in range(rounds + round(2 * seconds)):
             if step >= rounds:
                 self.bench.now += 0.5
@@ -194,7 +194,7 @@ class History:
                 agent.listen()
 
     async def happen(self) -> None:
-        """Something."""
+        """Let something happen."""
         what = self.chance.choice(
             [
                 *(self.switch_restarts, self.switch_blinks, self.switch_goes, self.switches_return),

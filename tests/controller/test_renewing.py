@@ -234,7 +234,7 @@ async def test_who_leaves_in_a_renewal_keeps_no_queue_pairs_retired(b: Bench) ->
 async def test_who_offers_numbers_that_it_cannot_have_is_not_asked_for_ever(
     b: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the others offer."""
+    """Check that it ends whatever the others offer."""
     monkeypatch.setattr(sessions, "_MOST_OFFERS", 5)
     workers = await b.start()
     number = b.store.newest_generation
@@ -334,7 +334,7 @@ async def test_one_worker_that_is_left_goes_on_alone(b: Bench) -> None:
 async def test_a_job_whose_database_is_from_a_backup_is_renewed_behind_what_its_workers_know(
     b: Bench,
 ) -> None:
-    """Workers take no part in a renewal whose number is not behind the last one's; no switch knows of it."""
+    """Check it, as workers take no part in a renewal that is not behind the last; no switch knows of it."""
     workers = await b.start(
         elastic=True, spec=JobSpec(name="train", world_size=3, mode=Mode.RING, elastic=True)
     )
@@ -975,7 +975,7 @@ async def by_ring(b: Bench) -> list[Worker]:
 
 
 async def move(b: Bench, workers: list[Worker], quotas: Quotas | None) -> None:
-    """Into the switches, or out of them."""
+    """Move a job into the switches, or out of them."""
     b.registry.waitlist.set_quotas(quotas)
     if quotas is not None:
         b.registry.waitlist.move_out(b.registry.job("train"), "drained")
@@ -1399,7 +1399,7 @@ async def test_who_had_been_told_to_start_starts_a_job_that_was_not_saved_as_run
 
 
 async def test_a_job_that_is_ready_goes_on_by_ring_when_its_switch_stays_away(b: Bench) -> None:
-    """However it comes that some worker does not come up."""
+    """Check it however it comes that some worker does not come up."""
     workers = await b.ready_workers(backup=True)
     workers[0].session.hear(Up())
     await b.lose("l1", forget=True)

@@ -41,7 +41,7 @@ def change(database: Path, table: str, column: str) -> None:
 
 
 async def a_job(b: Bench) -> list[Worker]:
-    """Two workers whose queue pairs have other numbers."""
+    """Run a job of two workers whose queue pairs have other numbers."""
     sessions = [
         b.registry.sessions.join("train", 2, b.member(rank, qp=qp)) for rank, qp in enumerate((FIRST, SECOND))
     ]

@@ -66,7 +66,7 @@ async def test_who_waits_for_a_switch_ends_no_job_and_takes_nothing_away_when_it
 
 
 async def test_who_loses_the_switch_to_another_lets_its_workers_go_and_takes_none(b: Bench) -> None:
-    """Nor does it answer for the lease of an elastic job any more, which the other one may renew."""
+    """Check that it no longer answers for the lease of an elastic job either, which the other may renew."""
     workers = await b.start(elastic=True)
     assert workers[0].asks(5)
     second = await second_of(b)

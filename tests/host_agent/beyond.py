@@ -50,7 +50,7 @@ def rounded_once(arrays: Sequence[Array], *, divisor: int = 1) -> Array:
 
 
 def nans(dtype: np.dtype[Any]) -> Array:
-    """NaNs of several signs and payloads."""
+    """Return NaNs of several signs and payloads."""
     if dtype.itemsize == 8:
         return np.array([0x7FF8000000000001, 0xFFF8000000000000], np.uint64).view(dtype)
     bits = np.array(NAN_PAYLOADS, np.uint32)

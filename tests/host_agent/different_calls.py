@@ -37,7 +37,7 @@ class Made:
     strategy: str | None = None
 
     def means(self, mode: Mode, world_size: int) -> tuple[Any, ...]:
-        """Ranks of whose calls this is the same have called the same."""
+        """Return what is the same for ranks that have called the same."""
         return self.kind, self.dtype, self.elements, self.op, self.root, self.way(mode, world_size)
 
     def way(self, mode: Mode, world_size: int) -> str:

@@ -456,7 +456,7 @@ class FakeRack:
         return collective
 
     def run(self, work: Callable[[Communicator], Any]) -> list[Any]:
-        """`work` on every rank; what each returned, or the exception it raised."""
+        """Run `work` on every rank; return what each returned, or the exception it raised."""
         return on_all(self.communicators, work)
 
     def renew(

@@ -187,7 +187,7 @@ class Simulation:
     # Time.
 
     def until(self, holds: Callable[[], bool], *, limit_s: float = 100.0) -> None:
-        """InvariantError where nothing can happen any more, or time is up."""
+        """Run until it holds; raise InvariantError if nothing can happen any more, or time is up."""
         end_ns = self.now_ns + round(limit_s * NS)
         while not holds():
             if not self.step(end_ns):
@@ -276,7 +276,7 @@ def program(
 
 
 def check(case: Case, inputs: list[Array], outputs: list[Array]) -> None:
-    """Right on every rank, and the same bits."""
+    """Check that outputs are right on every rank, with the same bits."""
     expected, ranks = Expected(case, inputs), tuple(range(len(inputs)))
     for rank in ranks:
         expected.check(f"rank {rank}", ranks, rank, case.module, outputs[rank])

@@ -189,7 +189,7 @@ class RenewedRack:
             array.view(np.uint8)[...] = 0xA5
 
     def check(self, number: int) -> None:
-        """Collective `number` of a job that lost nobody is right on every rank."""
+        """Check that collective `number` of a job that lost nobody is right on every rank."""
         check(self.cases[number], self.given[number], [member.results[number] for member in self.members])
 
 

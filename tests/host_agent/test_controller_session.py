@@ -121,7 +121,9 @@ OVER = "the worker has ended its side, with heartbeats at most before"
 
 
 def script(*steps: Any, heard: list[Any] | None = None) -> Script:
-    """Words: what the worker is to send, and goes into `heard`. Messages are sent to it, calls are made."""
+    """Return a script. The worker has to send what words say, which goes into `heard`; messages are sent to
+    it, and calls are made.
+    """
 
     def play(talk: Conversation) -> Iterator[pb.ControllerMessage]:
         for step in steps:
@@ -190,7 +192,7 @@ def play(started: list[tuple[Controller, ControllerSession]]) -> Iterator[Callab
 
 
 def but(**fields: Any) -> pb.Ready:
-    """READY with something else in it."""
+    """Return READY with something else in it."""
     ready = pb.Ready(**fields)
     changed = pb.Ready()
     changed.CopyFrom(READY)
@@ -398,7 +400,7 @@ def test_a_broken_session_is_taken_up_again_and_what_was_said_is_said_again(play
 def test_a_controller_that_stays_away_ends_nothing(
     play: Any, code: grpc.StatusCode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However long, and also where it is there and cannot cope; the worker says so now and then."""
+    """Keep it away for long, or there and unable to cope; the worker says so now and then."""
     for name in ("FIRST_RETRY_NS", "LONGEST_RETRY_NS", "SAY_AFTER_NS", "SAY_EVERY_NS"):
         monkeypatch.setattr(f"host_agent.session.{name}", NS // 20)
     back = threading.Event()
@@ -427,7 +429,7 @@ def test_a_controller_that_forgot_the_job_ends_it(play: Any) -> None:
 
 
 def test_a_silent_controller_is_given_up_and_called_again(play: Any) -> None:
-    """TCP may not notice for minutes that the other side is gone; missing heartbeats show it."""
+    """Miss its heartbeats; TCP may not notice for minutes that the other side is gone."""
     again, done = threading.Event(), threading.Event()
     first = script("join", but(heartbeat_timeout_s=0.2), lambda: done.wait(20))
     joined(play, first, *[script(*RESUMED, again.set, lambda: done.wait(20))] * 3)

@@ -26,7 +26,7 @@ BLOCKS = Blocks.of(path_mtu=1024, message_packets=4, half=True)  # of FakeRack
 
 
 def gradient(rank: int, number: int = 0, size: int = SIZE) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Layers whose magnitudes differ."""
+    """Return a gradient of layers whose magnitudes differ."""
     rng = np.random.default_rng(100 * number + rank)
     layers = np.exp2(-(np.arange(size) % SIZE) // 700)
     return (rng.standard_normal(size) * layers).astype(np.float32)
@@ -270,7 +270,7 @@ def test_what_cannot_be_is_refused_before_anything_is_sent() -> None:
 
 
 def test_a_handle_is_one_communicators_at_a_time() -> None:
-    """Two jobs that send from one buffer would both get wrong sums."""
+    """Check it, as two jobs that send from one buffer would both get wrong sums."""
     first, second = FakeRack(2), FakeRack(2)
     handles = [ErrorFeedback(), ErrorFeedback()]
 

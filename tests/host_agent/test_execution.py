@@ -53,7 +53,7 @@ def until_collective(rack: FakeRack, number: int) -> None:
 
 
 def values(rank: int, number: int, dtype: Any) -> Any:
-    """Whole numbers: their sums are exact in floating point as well."""
+    """Return whole numbers: their sums are exact in floating point as well."""
     return ((np.arange(3000) * (number + 3) + rank * 17) % 1000 - 500).astype(dtype)
 
 
@@ -256,7 +256,7 @@ def test_what_is_queued_when_a_worker_leaves_waits_for_the_move(pool: ThreadPool
 
 @pytest.mark.slow
 def test_nothing_is_held_before_all_is_acknowledged() -> None:
-    """Rank 1's result can be there while rank 0's own packets are not acknowledged: Held waits."""
+    """Check that Held waits: rank 1's result can be there before rank 0's own packets are acknowledged."""
     rack = FakeRack(2, mode=Mode.IN_NETWORK, faults=Rates(loss=0.3))
     for _ in range(10):
         rack.run(lambda c: c.all_reduce(np.ones(2000, np.int32)))
@@ -370,7 +370,7 @@ def test_a_renewal_is_replaced_by_the_next_wherever_it_is(pool: ThreadPoolExecut
 
 
 def test_a_renewal_in_the_middle_of_the_repair(pool: ThreadPoolExecutor) -> None:
-    """Rank 0 has finished, and the connections are cut again before the others have its result."""
+    """Cut the connections again when rank 0 has finished, and the others do not have its result yet."""
     for _ in range(5):
         rack = FakeRack(3)
         waiting = [pool.submit(c.all_reduce, values(c.rank, 0, np.int32)) for c in rack.communicators]
@@ -581,7 +581,7 @@ def test_ranks_and_world_size_change_and_the_user_is_told(
 
 
 def test_roots_are_workers_not_numbers(pool: ThreadPoolExecutor) -> None:
-    """Broadcasts that were called before a death: from whom they were asked of, or refused on all."""
+    """Call broadcasts before a death: each is from whom it was asked of, or is refused on all."""
     rack = FakeRack(4)
     alive = [rack.communicators[rank] for rank in (0, 2, 3)]
     rack.die(1)
@@ -663,7 +663,7 @@ def test_a_job_goes_on_with_one_worker(pool: ThreadPoolExecutor) -> None:
 
 
 def unacknowledged(rack: FakeRack, monkeypatch: pytest.MonkeyPatch, *, last: int = 1) -> threading.Event:
-    """Rank 0's operations from its `last` one on are not acknowledged before this is set."""
+    """Hold back acknowledgements of rank 0's operations from its `last` one on, until the event is set."""
     arrived, link = threading.Event(), rack.links[0]
     poll = link._poll
 

@@ -77,7 +77,7 @@ def renewing(number: int, collective: int = 0, *, over: int = 0) -> Say:
 
 
 def renewed(number: int, collective: int = 0, *, holder: int | None = None, dead: bool = False) -> Renewed:
-    """`dead`: without rank 0."""
+    """Return a Renewed of that number. `dead`: without rank 0."""
     ready = replace(
         READY,
         generation=77 + number,

@@ -46,7 +46,7 @@ def group() -> Iterator[Callable[[str], Group]]:
 
 
 def same(results: list[Any]) -> Array:
-    """Returns what all ranks got alike."""
+    """Return what all ranks got alike."""
     for result in results:
         if isinstance(result, Exception):
             raise result
@@ -127,7 +127,7 @@ def test_each_ranks_part_of_a_rings_average(
 
 
 def test_more_than_is_added_at_a_time(group: Callable[[str], Group], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Infinities are added in 64-bit floats by the part."""
+    """Add infinities, which are added in 64-bit floats, by the part."""
     monkeypatch.setattr("host_agent.collectives.ring.AT_ONCE", 1000)
     for way in ("ring", "switch", "two GPUs, switch"):
         arrays = large(np.random.default_rng(5), WORLD, 3333, np.dtype(np.float32), averaged=True)

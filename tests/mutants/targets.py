@@ -23,7 +23,7 @@ class Target:
 
 
 def of_file(path: str) -> Callable[[], list[Mutant]]:
-    """Whatever mutants a Python file has."""
+    """Return a function that makes whatever mutants a Python file has."""
 
     def make() -> list[Mutant]:
         file = ROOT / path

@@ -9,7 +9,7 @@ from topologies.machines import image, machine
 
 
 def why_not() -> str:
-    """Why machines cannot be booted here; empty where they can."""
+    """Return why machines cannot be booted here; empty if they can."""
     try:
         machine.require_programs()
         image.require()

@@ -53,7 +53,7 @@ def cluster(directory: Path) -> Iterator[ClusterState]:
 
 
 def in_machine(cluster: ClusterState, *command: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    """`p4reduce exec h1`."""
+    """Run a command in the machine by `p4reduce exec h1`."""
     return subprocess.run(
         [*(sys.executable, "-m", "p4reduce", "exec", "--cluster", cluster.name, "h1", "--"), *command],
         input=text,
@@ -98,7 +98,7 @@ def test_exec(cluster: ClusterState) -> None:
 
 
 def test_this_hosts_files_are_read_only(cluster: ClusterState, directory: Path) -> None:
-    """Whatever the machine's root does: QEMU exports them so."""
+    """Check it whatever the machine's root does: QEMU exports them read-only."""
     target = directory / "from-the-machine"
     assert in_machine(cluster, "mount", "-o", "remount,rw", "/host").returncode == 0
     try:

@@ -28,7 +28,7 @@ class Attacker:
     tree: list[bytes] = field(default_factory=list)  # packets between switches
 
     def see(self, frame: bytes) -> None:
-        """Something was on a wire."""
+        """Note a frame that was on a wire."""
         if TreePacket.parse(frame) is not None:
             self.tree.append(frame)
         elif is_roce(frame):
@@ -222,7 +222,7 @@ def is_roce(frame: bytes) -> bool:
 
 
 def as_a_host_reads(frame: bytes) -> tuple[IPv4Address, IPv4Address, int] | None:
-    """Source, destination and QP of what any stack may take for RoCE v2: tags off, options skipped."""
+    """Return source, destination and QP of what any stack may take for RoCE v2: tags off, options skipped."""
     kind, rest = frame[12:14], frame[14:]
     while kind in VLAN_TAGS:
         kind, rest = rest[2:4], rest[4:]

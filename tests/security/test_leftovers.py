@@ -113,7 +113,7 @@ def model_of(switch: EntrySwitch | EntryPair) -> EntrySwitch:
 
 @cache
 def secrets(secret: int, switch: str) -> NDArray[np.int32]:
-    """Lanes of a switch's accumulators: by slot, register and chunk."""
+    """Return lanes of a switch's accumulators: by slot, register and chunk."""
     shape = (2 * 2 * WINDOW, len(ACCUMULATORS), MAX_CHUNKS, LANES)
     lanes = np.random.default_rng((secret, NAMES.index(switch))).integers(-(2**31), 2**31, shape)
     return lanes.astype(np.int32)

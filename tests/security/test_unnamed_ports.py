@@ -183,7 +183,7 @@ def test_what_is_forged_is_what_a_member_takes(pairs: dict[str, EntryPair]) -> N
 
 @pytest.mark.parametrize("racks", [False, True], ids=["rack", "racks"])
 def test_nothing_else_comes_in_by_an_unnamed_port_either(pairs: dict[str, EntryPair], racks: bool) -> None:
-    """Whatever answers it could take part in the fabric under any name."""
+    """Send frames whose senders could take part in the fabric under any name if they were answered."""
     made = fabric(pairs, racks=racks, in_network=True)
     one, other = made.members[0], made.members[1]
     echo = TreePacket(
@@ -245,7 +245,7 @@ def test_no_host_marks_a_packet_as_summed(
 def test_what_hosts_and_cards_send_themselves_gets_through(
     pairs: dict[str, EntryPair], racks: bool, in_network: bool
 ) -> None:
-    """Cards send zeros there; six bits of an acknowledgement are what agents say in selective NAKs."""
+    """Check zeros, as cards send there, and the six bits that agents use in selective NAKs."""
     made = fabric(pairs, racks=racks, in_network=in_network)
     for sender, receiver in made.flows:
         passes = data(sender, receiver, marked=False, op=Op.PASS)

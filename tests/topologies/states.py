@@ -48,7 +48,7 @@ def cluster_state(name: str, **changes: Any) -> ClusterState:
 
 
 def host_state(index: int, process: ProcessId = GONE) -> HostState:
-    """Host number `index`."""
+    """Return the state of host number `index`."""
     return HostState(
         name=f"h{index}",
         ip=f"10.0.0.{index}",

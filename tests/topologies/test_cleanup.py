@@ -71,7 +71,7 @@ def test_half_written_records_do_no_harm(saved: Saved, state_directory: Path) ->
 
 
 def test_the_state_is_removed_last(saved: Saved, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed while it removes a cluster, the next one still knows of it."""
+    """Kill a process while it removes a cluster: the next one still knows of it."""
     cluster = saved(owner=GONE)
     (cluster.directory / "machines").mkdir()
     (cluster.directory / "ssh_key").write_text("")
@@ -100,7 +100,7 @@ def test_what_is_left_without_a_state_is_removed(state_directory: Path) -> None:
 
 
 def test_what_is_no_clusters_is_left_alone(state_directory: Path) -> None:
-    """$P4REDUCE_STATE_DIR could name any directory, and a cluster be called as what is in it."""
+    """Use somebody's directory: $P4REDUCE_STATE_DIR could name any, and a cluster one that is in it."""
     somebody = state_directory / "c1"
     somebody.mkdir()
     for name in ("ssh_key", "thesis.tex"):

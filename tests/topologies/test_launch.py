@@ -66,7 +66,7 @@ def test_a_terminal_in_the_foreground_only(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_no_terminal(tmp_path: Path) -> None:
-    """Input from a pipe is the command's."""
+    """Check that input from a pipe is the command's."""
     program = _PROGRAM.partition("child =")[0]
     done = subprocess.run(
         [sys.executable, "-c", program],

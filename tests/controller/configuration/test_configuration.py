@@ -196,7 +196,7 @@ def a_bench() -> Bench:
 
 
 def changes(report: Report) -> list[tuple[str, UpdateKind, Key, bool]]:
-    """(switch, kind, key, drift) of each change."""
+    """Return (switch, kind, key, drift) of each change."""
     return [
         (switch.name, change.kind, key_of(change.entry), change.drift)
         for switch in report.switches

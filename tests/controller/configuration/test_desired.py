@@ -150,7 +150,7 @@ class TestMeaning:
             assert SCHEMA.decode(SCHEMA.encode(entry)) == entry
 
     def test_a_default_route_matches_on_nothing(self) -> None:
-        """P4Runtime wants no match then, rather than one of length 0."""
+        """Check that there is no match then, as P4Runtime wants, rather than one of length 0."""
         assert not SCHEMA.encode(only_entry(entry_of("0.0.0.0/0"))).table_entry.match
 
     def test_json_with_tabs(self) -> None:
@@ -407,7 +407,7 @@ class TestDrain:
         assert desired(f"drain: [{', '.join(drain)}]").drain == frozenset(drain)
 
     def test_racks_that_nothing_joins_are_not_parted(self) -> None:
-        """l1 and l3 have no spine in common, whatever is drained."""
+        """Use l1 and l3 without a spine in common, whatever is drained."""
         whole = Graph.of(fabric((1, 1, 1), spines=2))
         links = tuple(link for link in whole.links if link.name not in ("l1:s2", "l3:s1"))
         chain = replace(whole, links=links)

@@ -25,7 +25,7 @@ class Line:
         self.under_way: list[list[int]] = []
 
     def step(self) -> frozenset[str]:
-        """Half a second passes; the links that are down then."""
+        """Let half a second pass; return the links that are down then."""
         self.now += 0.5
         probes = self.prober.due(self.now, lambda link: link.leaf in self.askable)
         self.under_way.append([nonce for link, nonce in probes if link.name in self.answers])

@@ -77,7 +77,7 @@ def test_as_few_flows_as_possible_leave_racks(order: list[int], size: int) -> No
 
 
 def test_a_leafs_entries() -> None:
-    """Ranks 0 and 2 are behind l1, 1 behind l2: flow 0 -> 2 stays, 2 -> 1 leaves, 1 -> 0 enters."""
+    """Put ranks 0 and 2 behind l1, 1 behind l2: flow 0 -> 2 stays, 2 -> 1 leaves, 1 -> 0 enters."""
     config = fabric((2, 2), spines=2, spread=Spread.MESSAGES)
     made = tree(config, (0, 2, 1))
     zero, one, two = (member(config, rank, host) for rank, host in enumerate((0, 2, 1)))
@@ -152,7 +152,7 @@ def test_a_leafs_entries() -> None:
 
 
 def test_a_spines_entries() -> None:
-    """Racks in the order of the ring: l3, l1, l2."""
+    """Check racks in the order of the ring: l3, l1, l2."""
     made = tree(BIG, (6, 0, 3))
     entries = entries_on(BIG, made, "s2", PLAN, SPINE, [])
     assert entries[0] == Group(2, ((1, 2), (2, 3), (3, 1)))

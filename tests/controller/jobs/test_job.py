@@ -620,7 +620,7 @@ class JobMachine(RuleBasedStateMachine):
                 assert sum(isinstance(event, (Ended, Left)) for event in worker.heard) <= 1
 
     def teardown(self) -> None:
-        """However it stands: after the end, everybody who can come back hears of it, once."""
+        """End the job as it stands, and check that everybody who can come back hears of the end, once."""
         self.job.end("the test is over", EndCause.DELETED)
         self.settle()
         for rank, worker in self.workers.items():
@@ -656,7 +656,7 @@ class MoveMachine(JobMachine):
     @precondition(lambda self: self.job.move is not None)
     @rule(rounds=st.integers(1, 3))
     def go_on(self, rounds: int) -> None:
-        """Everybody who can does what the move waits for."""
+        """Let everybody who can do what the move waits for."""
         for _ in range(rounds):
             for rank, worker in self.workers.items():
                 if isinstance(worker.step, HoldAt) and worker.next < worker.step.collective:

@@ -199,7 +199,7 @@ def test_of_two_that_die_at_once_each_has_its_own_reason() -> None:
 
 @pytest.mark.parametrize("answered", [(), (79,), (78, 79)])
 def test_who_was_given_up_before_a_restart_on_an_older_database(answered: tuple[int, ...]) -> None:
-    """Rank 0, if it was none of generation 78; the old database, and a renewal of its time, know it still."""
+    """Drop rank 0 if it was not in generation 78; the old database and a renewal of its time know it."""
     spec = JobSpec(name="train", world_size=3, elastic=True)
     workers = [(member(rank), token(rank)) for rank in range(3)]
     job = Job.recovered(spec, TIMING, PLAN, workers, explicit=False, phase=Phase.RUNNING, now=0.0)

@@ -337,7 +337,7 @@ def stranger(b: Bench, name: str, token: str, gang: Gang | None = None) -> Sessi
 async def test_nobody_takes_the_name_of_a_created_job_without_its_token(
     b: Bench, token: str, when: str
 ) -> None:
-    """Neither by a Join nor by a Resume that tells of a job which nobody knows."""
+    """Try it by a Join, and by a Resume that tells of a job which nobody knows."""
     b.registry.create_job(CREATED)
     if when == "after it ran":
         await run_created(b)

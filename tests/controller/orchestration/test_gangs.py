@@ -271,7 +271,7 @@ async def test_one_gpu_that_asks_for_go_back_n_makes_all_planes_go_back(b: Bench
 
 
 async def planned(b: Bench, path_mtu: int) -> list[tuple[int, int]]:
-    """Path MTU and packets a message of two planes, of which one GPU's link carries so many bytes."""
+    """Return path MTU and packets a message of two planes; one GPU's link carries so many bytes."""
     b.registry.create_job(JobSpec(name="train", world_size=4, message_packets=64, gang=Gang("train", 0, 2)))
     sessions = await b.join("train/0", (0, 1), gang=Gang("train", 0, 2))
     sessions += await b.join("train/1", (0, 1), gang=Gang("train", 1, 2), path_mtu_max=path_mtu)
@@ -359,7 +359,7 @@ async def test_all_planes_get_slots_or_all_go_by_ring_though_there_is_room_for_s
 
 
 async def test_planes_take_fewer_slots_each_where_there_is_no_room_for_more(b: Bench) -> None:
-    """Two planes want 128 slots each, half a job's: there are 128 left."""
+    """Set up two planes that want 128 slots each, half a job's, where 128 are left."""
     await fill(b)
     planes = await gang(b, "train", 2)
     assert modes(planes) == {Mode.IN_NETWORK}
@@ -373,7 +373,7 @@ async def test_planes_have_together_what_a_job_has_as_far_as_each_has_enough(b: 
 
 
 async def fill(b: Bench) -> list[Agents]:
-    """Jobs for all but 128 of a switch's slots."""
+    """Start jobs for all but 128 of a switch's slots."""
     jobs = [await start(b, f"job{n}", **FULL) for n in range(7)]
     jobs += [await start(b, f"half{n}", window=4, message_packets=32) for n in range(3)]
     return [*jobs, await start(b, "little", window=4, message_packets=16)]
@@ -604,7 +604,7 @@ async def test_an_elastic_gang_waits_until_who_was_left_out_has_stopped_for_sure
 
 
 async def test_an_elastic_gang_ends_where_too_few_machines_are_left(b: Bench) -> None:
-    """Least numbers of workers are those of GPUs, and a machine goes whole."""
+    """Set a least number of workers, which counts GPUs; a machine goes whole."""
     b.registry.create_job(
         JobSpec(name="train", world_size=6, elastic=True, min_workers=5, gang=Gang("train", 0, 2))
     )

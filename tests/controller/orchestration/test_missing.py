@@ -36,7 +36,7 @@ def runs(session: Session, collective: int | None) -> None:
 
 
 def fill(b: Bench, switch: str, *slots: tuple[int, int, int, int], generation: int | None = None) -> None:
-    """Slots of job "train": place, message, bitmap and flags."""
+    """Write slots of job "train": place, message, bitmap and flags."""
     record = b.registry.job("train")
     base = record.allocations[switch].region.base
     for place, message, bitmap, flags in slots:

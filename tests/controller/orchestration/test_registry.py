@@ -110,7 +110,7 @@ async def test_a_job_that_must_run_in_the_network_ends_with_the_reason_if_it_can
 
 
 async def test_a_job_that_ended_while_it_waited_for_its_switch_is_over_after_a_restart(b: Bench) -> None:
-    """Though the controller dies when it has just written it down."""
+    """Kill the controller when it has just written it down."""
     died = asyncio.Event()
 
     async def dies(entries: object) -> None:

@@ -51,7 +51,7 @@ def service(b: RunningBench) -> ControllerService:
 
 
 def filled(b: Bench, name: str, *slots: tuple[int, int, int, int]) -> None:
-    """Slots of the job on a switch: offset, bitmap, flags, age in microseconds."""
+    """Write slots of the job on a switch: offset, bitmap, flags, age in microseconds."""
     place = b.registry.job("train").allocations[name]
     generation = b.registry.job("train").generation or 0
     for offset, bitmap, flags, age_us in slots:

@@ -491,7 +491,7 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def the_first_is_kept_out_by_what_is_there_alone(self) -> None:
-        """Whoever is at the head of the queue gets in if it was alone in the queue."""
+        """Check that the head of the queue gets in if it would get in alone."""
         if not hasattr(self, "quotas_"):
             return
         for waiting in self.waiting.values():

@@ -37,7 +37,7 @@ KINDS = [EMIT, UPLINK, FLOW, TREE_JOB, MEMBER_QP, ECMP_MEMBER, ROUTE, MAC]
 
 @st.composite
 def entries(draw: st.DrawFn) -> list[Entry]:
-    """Entries with keys of their own; keys and values are few, so that two lists have some in common."""
+    """Draw entries with keys of their own; keys and values are few, so that two lists have some in common."""
     keys = draw(st.sets(st.tuples(st.sampled_from([*KINDS, "group"]), st.integers(0, 3))))
     drawn: list[Entry] = []
     for kind, key in sorted(keys):

@@ -123,7 +123,7 @@ async def test_counters_are_read_and_set_to_zero(switch_process: RunningSwitch) 
 
 
 async def test_many_may_send_at_once(switch_process: RunningSwitch) -> None:
-    """Probes, slot queries of several users: writes that met broke the stream."""
+    """Send probes and slot queries of several users at once: writes that met broke the stream."""
     async with primary(switch_process) as switch:
         await asyncio.gather(
             *(switch.send_packet(b"", op=1, port=0, index=index) for index in range(300)),

@@ -248,7 +248,7 @@ async def test_another_primary_is_waited_for(switch: Observed, switch_process: R
 async def test_what_another_primary_changed_stays_but_for_what_sums_depend_on(
     switch: Observed, switch_process: RunningSwitch
 ) -> None:
-    """`written` still is what we wrote: so it can be told what was changed by hand."""
+    """Check that `written` still is what we wrote, so that changes by hand can be told apart."""
     guards = [e for e in job() if isinstance(e, TableEntry) and e.table == MEMBER_QP]
     gone, mine = switch_process.base[-1], table_entry(ROUTE, {"dst_ip": (0x0B000000, 8)}, DROP)
     before, own = switch_process.base[1], job(1)[0]

@@ -186,7 +186,7 @@ def test_the_same_input_gives_the_same_bits_whatever_the_links_do() -> None:
 
 
 def test_a_straggler_is_waited_for_and_costs_no_more_than_gentle_resends() -> None:
-    """Rank 2 enters ten seconds late."""
+    """Let rank 2 enter ten seconds late."""
     sim = Simulation(configs(3, path_mtu=1024))
     arrays = [np.full(4000, rank, np.int32) for rank in range(3)]
 

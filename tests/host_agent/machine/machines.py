@@ -86,7 +86,7 @@ class Machines:
         ]
 
     def run(self, work: Callable[[Collectives], Any]) -> list[Any]:
-        """`work` on every rank; what each returned, or the exception it raised."""
+        """Run `work` on every rank; return what each returned, or the exception it raised."""
         return on_all(self.communicators, work)
 
     def of(self, machine: int) -> list[MachineCommunicator]:

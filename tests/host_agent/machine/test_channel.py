@@ -30,7 +30,7 @@ def lanes(met: list[Meeting], number: int = 0) -> list[Lane]:
 
 
 def test_each_step_has_what_everybody_put_into_it(met: list[Meeting]) -> None:
-    """However far one is ahead of another."""
+    """Check it however far one is ahead of another."""
 
     def work(rank: int, lane: Lane) -> list[list[int]]:
         random = np.random.default_rng(rank)
@@ -153,7 +153,7 @@ def test_who_is_late_is_told(met: list[Meeting]) -> None:
 
 
 def test_a_pace_counts_and_holds_back() -> None:
-    """Asserted is only that it does not let through more: a busy machine is slower."""
+    """Check only that it does not let through more: a busy machine is slower."""
     pace = Pace(8e6)  # a megabyte a second
     began = time.monotonic()
     for _ in range(20):

@@ -394,7 +394,7 @@ PAIRS = list(itertools.combinations(CALLS, 2))
 def test_whatever_two_of_a_machine_have_called_all_hear_it(
     machines: Callable[..., Machines], pair: tuple[str, str], crossed: bool
 ) -> None:
-    """`crossed`: and of the other machine those of the other planes, so that each plane differs, too."""
+    """Swap the calls on the other machine if `crossed`, so that each plane differs, too."""
 
     def work(c: Collectives) -> Any:
         machine, gpu = divmod(c.rank, 2)
@@ -406,7 +406,7 @@ def test_whatever_two_of_a_machine_have_called_all_hear_it(
 
 
 def test_a_call_of_nothing_is_a_step_too(machines: Callable[..., Machines]) -> None:
-    """GPU 1 leaves it out, and its next call has the same words as the others' second."""
+    """Leave it out on GPU 1, whose next call has the same words as the others' second."""
 
     def work(c: Collectives) -> Any:
         if c.rank % 2 == 0:
@@ -613,7 +613,7 @@ def test_who_leaves_while_another_threads_call_fails_only_closes(machines: Calla
 def test_in_network_is_refused_on_all_where_some_planes_go_by_ring(
     machines: Callable[..., Machines], ringed: tuple[int, ...]
 ) -> None:
-    """Planes hear of a move one after the other."""
+    """Move planes one after the other, as they hear of a move."""
     made = machines(2, 2, timeout_s=None)
     for plane in ringed:
         made.racks[plane].move(Mode.RING)

@@ -253,7 +253,7 @@ def test_what_has_no_rows_is_refused_and_harms_nobody(machines: Machines) -> Non
 def test_a_call_during_a_renewal_keeps_the_root_that_its_user_saw(
     machines: Machines, early: tuple[int, ...]
 ) -> None:
-    """Whoever is rank 3 gives the numbers. Who calls later sees another one."""
+    """Check that whoever is rank 3 at the call gives the numbers. A later caller sees another one."""
     goes, later = threading.Event(), threading.Event()
 
     def work(c: Collectives, rank: int) -> Any:

@@ -159,7 +159,7 @@ def test_who_says_nonsense_is_not_one_of_them(said: bytes) -> None:
 
 
 def connected(place: Place) -> socket.socket:
-    """Connected to local rank 0, once it listens."""
+    """Return a socket connected to local rank 0, once that listens."""
     visitor = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     deadline = time.monotonic() + 20
     while True:

@@ -84,7 +84,7 @@ def test_it_is_in_the_users_runtime_directory_where_there_is_one(
 def test_another_users_runtime_directory_is_not_taken(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`sudo -E` hands it on."""
+    """Set another user's directory in the environment, as `sudo -E` hands it on."""
     runtime = temporary / "run"
     runtime.mkdir(mode=0o700)
     os.chown(runtime, NOBODY, NOBODY)
@@ -165,7 +165,7 @@ def test_nobody_can_wait_for_them_where_they_meet() -> None:
 
 @pytest.mark.emulation
 def test_a_listener_of_another_user_is_told_nothing(temporary: Path) -> None:
-    """Even if it came into the directory."""
+    """Check it even if the listener came into the directory."""
     with Place("a job") as place:
         place.directory.chmod(0o777)
         process = squatter(str(place))

@@ -49,7 +49,7 @@ def passing(
     collective: int = 1,
     cut_elements: int | None = None,
 ) -> Operation:
-    """Raw bytes to the successor while others come from the predecessor."""
+    """Return an operation that passes raw bytes to the successor while others come from the predecessor."""
     return Operation(
         switch_op=SwitchOp.PASS,
         send=send,
@@ -71,7 +71,7 @@ class Peer:
 
     @classmethod
     def of(cls, **changes: object) -> Peer:
-        """Two ranks, path MTU 256, P = 4, W = 2 unless changed; see `ring_configs`."""
+        """Return a peer of two ranks, path MTU 256, P = 4, W = 2 unless changed; see `ring_configs`."""
         return cls(Endpoint(ring_configs(2, **changes)[0]))  # type: ignore[arg-type]
 
     @property
@@ -89,7 +89,7 @@ class Peer:
         return [packet.bth.psn for packet in self.poll() if packet.aeth is None]
 
     def answers(self) -> list[tuple[int, int]]:
-        """(syndrome, PSN) of the acknowledgements it sends now."""
+        """Return (syndrome, PSN) of each acknowledgement that the endpoint sends now."""
         return [(packet.aeth.syndrome, packet.bth.psn) for packet in self.poll() if packet.aeth is not None]
 
     def give(self, *frames: bytes) -> None:
@@ -122,7 +122,7 @@ class Peer:
         self.acknowledge(NAK_SEQUENCE_ERROR, psn)
 
     def selective_nak(self, psn: int, arrived: int, *, run: int = 0) -> None:
-        """`psn` is missing, `arrived` is there, and so are `run` packets right before it."""
+        """Give a selective NAK: `psn` is missing, `arrived` and `run` packets right before it are there."""
         self.acknowledge(NAK_SEQUENCE_ERROR, psn, msn=arrived, run=run)
 
     def rnr(self, psn: int, timer: int) -> None:

@@ -122,7 +122,7 @@ def test_a_link_that_goes_down_and_up(namespaces: list[str]) -> None:
 
 
 def open_capture() -> socket.socket:
-    """Sees every frame on roce0, both directions."""
+    """Return a socket that sees every frame on roce0, in both directions."""
     capture = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # hears nothing until it is bound
     capture.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 2**24)
     capture.bind(("roce0", 3))

@@ -55,7 +55,7 @@ def test_path_mtu_256_has_its_header_alone_in_the_first_packet() -> None:
 
 
 def test_one_packet_of_exact_bytes() -> None:
-    """Written down by hand from the specification's tables."""
+    """Compare with bytes written down by hand from the specification's tables."""
     peer = Peer.of(path_mtu=1024, first_psns=[0xABCDEF, 0])
     peer.endpoint.post(sum_of(np.array([1, -2], np.int32)), peer.now)
     (frame,) = peer.endpoint.poll(peer.now)

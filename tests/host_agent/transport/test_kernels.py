@@ -66,7 +66,7 @@ def numbers(dtype: np.dtype[Any], size: int, seed: int) -> NDArray[Any]:
 
 
 def floats(kind: ElementType, size: int, seed: int, magnitude: int, *, finite: bool = True) -> NDArray[Any]:
-    """Numbers below 2^magnitude of all sizes, some zero or subnormal, some (if not `finite`) Inf and NaN."""
+    """Return numbers below 2^magnitude, some zero or subnormal, some (if not `finite`) Inf and NaN."""
     random = np.random.default_rng(seed)
     low = -148 if kind is not ElementType.FLOAT16 else -24
     exponents = random.integers(min(low, magnitude - 1), magnitude, size)
@@ -79,7 +79,7 @@ def floats(kind: ElementType, size: int, seed: int, magnitude: int, *, finite: b
 
 
 def same_bits(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Equal, with -0 and 0 apart, and any NaN equal to any."""
+    """Tell whether arrays are equal, with -0 and 0 apart, and any NaN equal to any."""
     if left.dtype.kind == "i":
         return np.array_equal(left, right)
     there = ~np.isnan(left)
@@ -179,7 +179,7 @@ def test_unaligned_lanes(kind: ElementType) -> None:
 @pytest.mark.parametrize("offset", [0, 3, 4, 9])
 @pytest.mark.parametrize("dtype", list(ELEMENT_TYPES), ids=str)
 def test_a_tensor_is_kept_whole_wherever_it_lies(dtype: np.dtype[Any], offset: int, size: int) -> None:
-    """Large ones go past the caches, 16 bytes at a time where the copy's place allows it."""
+    """Copy large ones too, which go past the caches, 16 bytes at a time where the copy's place allows it."""
     array = np.random.default_rng(size).standard_normal(size + 3).astype(dtype)[3:]
     copy = np.full(array.nbytes + offset + 16, 0x5A, np.uint8)
     kernels.keep(array, copy[offset:])
@@ -252,7 +252,7 @@ def test_one_infinity_or_nan_is_found_wherever_it_is(kind: ElementType, size: in
 @pytest.mark.parametrize("dtype", [kind for kind in REDUCIBLE if kind.kind != "i"], ids=str)
 @pytest.mark.parametrize("arrival", list(Arrival)[1:], ids=lambda arrival: arrival.name)
 def test_folding_and_division_make_one_nan(dtype: np.dtype[Any], arrival: Arrival) -> None:
-    """Sums of floats that a ring adds once more leave it to that."""
+    """Leave it to the ring's last addition in sums of floats that are added once more."""
     odd = nans(dtype)
     ones, inf = np.ones(odd.size, dtype), np.array([np.inf], dtype)
     mine = np.tile(np.concatenate([odd, ones, odd, inf]), 9)

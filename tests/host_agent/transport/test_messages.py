@@ -38,7 +38,7 @@ KINDS = st.lists(st.sampled_from(["sum", "max", "gather"]), min_size=1, max_size
 def test_adapters_alone_and_beside_userspace_workers_in_a_faulty_rack(
     adapters: list[bool], kinds: list[str], elements: int, first_psn: int, seed: int, **how: Any
 ) -> None:
-    """Exact, in any order of what happens; the switch model checks that no slot is claimed too early."""
+    """Check exact sums in any order of events; the switch model checks that no slot is claimed too early."""
     ranks = len(adapters)
     with_adapter = [rank for rank, adapter in enumerate(adapters) if adapter]
     fabric = switched(ranks, seed=seed, first_psns=[first_psn] * ranks, adapters=with_adapter, **how)

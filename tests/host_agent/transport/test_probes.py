@@ -73,7 +73,7 @@ def test_before_a_delay_is_known_there_are_two_probes() -> None:
 
 
 def test_the_wait_is_the_mean_and_four_deviations() -> None:
-    """Half the first delay is its deviation. It rises by a quarter of what is new, and falls by a 16th."""
+    """Check the deviation: half the first delay. It rises by a quarter of the new, and falls by a 16th."""
     peer = one_at_a_time()
     answer(peer, 1)
     assert waits_ms(peer, 1) == [1 + 4 * 0.5]
@@ -124,7 +124,7 @@ def test_no_wait_is_longer_than_sixteen_times_the_least_delay() -> None:
 
 
 def test_a_quick_acknowledgement_among_slow_ones_shortens_no_wait() -> None:
-    """Most messages wait in the queue of a link; one of a single packet came when it was empty."""
+    """Let most messages wait in a link's queue; one of a single packet comes when it is empty."""
     peer = one_at_a_time()
     answer(peer, *[20, 21, 19, 20, 0.2, 20, 21] * 5)
     assert waits_ms(peer, 1)[0] > 21
@@ -140,7 +140,7 @@ def test_on_a_slow_link_the_timeout_is_longer_too() -> None:
 
 
 def test_where_probes_help_nobody_waits_for_long() -> None:
-    """Packets get lost, and most delays are those of repairs."""
+    """Lose packets, so that most delays are those of repairs."""
     peer = one_at_a_time()
     answer(peer, *[1] * 10, *[1.9] * 10)
     (before,) = waits_ms(peer, 1)
@@ -184,7 +184,7 @@ def test_a_receiver_without_room_tells_nothing_of_the_network() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_busy_machine_hardly_anything_is_sent_again(seed: int) -> None:
-    """Delays as eight workers on two processors have them: some ms and a long tail."""
+    """Draw delays as eight workers on two processors have them: some ms and a long tail."""
     peer = one_at_a_time()
     delays = 3 + np.random.default_rng(seed).gamma(2.0, 4.0, 2000)
     answer(peer, *delays)

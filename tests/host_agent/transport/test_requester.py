@@ -223,7 +223,7 @@ def test_receiver_not_ready_waits_its_time_and_is_no_timeout() -> None:
 
 
 def test_an_acknowledgement_of_the_past_ends_the_wait(peer: Peer) -> None:
-    """Our own responder says so that there is room now."""
+    """Acknowledge the past, by which our own responder says that there is room now."""
     peer.endpoint.post(sum_of(lanes(2)), peer.now)
     peer.psns()
     peer.rnr(FIRST + 4, timer=31)
@@ -270,7 +270,7 @@ def test_completed_follows_received_when_all_is_acknowledged(peer: Peer) -> None
 
 
 def test_an_array_that_is_sent_in_place_may_be_overwritten_by_its_result(peer: Peer) -> None:
-    """Resent packets of an aggregated message still have the right header; the switch ignores the rest."""
+    """Resend packets of an aggregated message: their header is right, and the switch ignores the rest."""
     values = lanes(1)
     peer.endpoint.post(sum_of(values), peer.now)
     header = peer.poll()[0].payload

@@ -44,7 +44,7 @@ def result_frames(peer: Peer, messages: int = 2) -> list[bytes]:
 
 
 def told(peer: Peer) -> list[tuple[int, int, int, int]]:
-    """(syndrome, PSN, MSN, run) of the acknowledgements that it sends now."""
+    """Return (syndrome, PSN, MSN, run) of each acknowledgement that the peer sends now."""
     return [
         (packet.aeth.syndrome, packet.bth.psn, packet.aeth.msn, packet.bth.reserved)
         for packet in peer.poll()
@@ -148,7 +148,7 @@ class TestReceiving:
         assert (result == -1).all()
 
     def test_a_kept_packet_of_a_lap_ago_is_not_taken(self) -> None:
-        """PSNs come again after 2^24 packets: what was kept goes when its turn is over, however it came."""
+        """Wrap the PSN after 2^24 packets: what was kept goes when its turn is over, however it came."""
         peer = Peer.of(selective=True, rto_low_s=0)
         expect_sum(peer)
         frames = result_frames(peer)

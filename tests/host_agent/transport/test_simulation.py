@@ -110,7 +110,7 @@ def kind_of(frame: bytes) -> str:
 def test_single_losses_cost_milliseconds_and_no_timeout(
     selective: bool, victims: tuple[int, ...], times: int, outbound: bool, kind: str, skip: int
 ) -> None:
-    """Frames of one kind on a worker's link: after `skip` others (-1: the last), `times` in a row."""
+    """Lose frames of one kind on a worker's link: after `skip` others (-1: the last), `times` in a row."""
     ranks, elements = 3, 192 * 10
     total = 10 if kind != "SEND_MIDDLE" else 20
     start = total - 1 if skip < 0 else skip
@@ -212,7 +212,7 @@ def test_workers_that_disagree_all_learn_of_it() -> None:
 
 
 def test_a_receiver_that_posts_late_is_waited_for() -> None:
-    """PASS: a window of messages is taken in early; then the sender is held by RNR, not by timeouts."""
+    """Pass data: a window of messages is taken in early; then RNR holds the sender, not timeouts."""
     configs = ring_configs(2)
     fabric = Simulation(configs, switch=router(configs))
     data = np.arange(768 * 6, dtype=np.uint64).astype(np.uint8)

@@ -33,7 +33,7 @@ def gid_of(ip: str) -> str:
 
 
 def add_port(sysfs: Path, device: str, port: int, gids: list[tuple[str, str, str]]) -> None:
-    """`gids`: GID, type, network device."""
+    """Add a port in sysfs. `gids`: GID, type, network device."""
     base = sysfs / device / "ports" / str(port)
     for folder in ("gids", "gid_attrs/types", "gid_attrs/ndevs", "hw_counters"):
         (base / folder).mkdir(parents=True)
@@ -412,7 +412,7 @@ def test_without_pyverbs_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
 
 
 def test_the_event_file_is_the_one_that_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Told by its name among the process's files; here an eventfd plays its part."""
+    """Check that it is told by its name among the process's files; here an eventfd plays its part."""
     monkeypatch.setattr(queue_pairs, "_EVENT_FILE", "anon_inode:[eventfd]")
     other = os.eventfd(0)
     made, file = queue_pairs._with_event_file(lambda: SimpleNamespace(fd=os.eventfd(0)), "RDMA device rxe0")

@@ -55,7 +55,7 @@ def rack(ranks: int = 2, **changes: object) -> Iterator[tuple[list[VerbsLink], l
 
 @contextmanager
 def waiting() -> Iterator[tuple[VerbsLink, FakeQueuePairs, int]]:
-    """Rank 0, which waits for an operation that its neighbour never posts."""
+    """Yield rank 0, which waits for an operation that its neighbour never posts."""
     with rack() as (links, devices):
         yield links[0], devices[0], links[0].post(sum_of(np.ones(100, np.int32)))
 
@@ -86,7 +86,7 @@ def test_bytes_around_the_ring(ranks: int, window: int) -> None:
 
 
 def test_a_worker_that_posts_late_gets_everything() -> None:
-    """Four ranks ahead of it send it 4W messages: W are kept early, 2W fill its receives, the rest waits."""
+    """Send it 4W messages from four ranks: W are kept early, 2W fill its receives, the rest waits."""
     size, late = 768 * 40, 1
     with rack(5) as (links, devices):
         sent = [np.full(size, rank, np.uint8) for rank in range(5)]
@@ -104,7 +104,7 @@ def is_send(completion: FakeCompletion) -> bool:
 
 
 def test_a_slot_is_sent_from_again_when_its_send_is_complete_and_not_before() -> None:
-    """Results may be there before the acknowledgements that the device waits for: 2W SENDs are under way."""
+    """Let results come before the acknowledgements that the device waits for: 2W SENDs are under way."""
     window, elements = 8, 192 * 40  # one message has 192
     values = [np.arange(elements, dtype=np.int32) * (rank + 1) for rank in range(3)]
     with rack(3, window=window) as (links, devices):

@@ -200,7 +200,7 @@ class FakeQueuePairs(QueuePairs):
         os.eventfd_write(self.event_fd, 1)
 
     def refuse(self, error: Exception) -> None:
-        """Whatever is asked next fails with `error`."""
+        """Let whatever is asked next fail with `error`."""
         with self.wire.lock:
             self.refusal = error
             self.notify()

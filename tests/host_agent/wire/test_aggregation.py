@@ -94,7 +94,7 @@ def test_the_signature_is_what_ranks_must_agree_on_and_leaves_out_who_sent_it() 
 
 @pytest.mark.parametrize("root", [0, 1, 255, 256, 257, 2047])
 def test_a_root_has_twelve_bits_of_which_the_kind_holds_four(root: int) -> None:
-    """GPU 7 of machine 255 is rank 2047. Below 256 the bytes are those that there always were."""
+    """Check GPU 7 of machine 255, rank 2047. Below 256 the bytes are those that there always were."""
     header = AggregationHeader(**{**vars(EXAMPLE), "kind": Kind.BROADCAST, "root": root})
     packed = header.pack()
     assert AggregationHeader.unpack(packed) == header

@@ -24,7 +24,7 @@ _NAMES = ("agent", "neighbour", "wire", "quantise", "capture", "config", "docume
 
 
 def main() -> int:
-    """1 if some target failed."""
+    """Fuzz the targets; return 1 if some target failed."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("targets", nargs="*", metavar="TARGET", help=", ".join(_NAMES))
     parser.add_argument("--runs", type=int, default=20_000, help="of each target (default 20000)")
@@ -54,14 +54,14 @@ def main() -> int:
 
 
 def mutations(name: str, runs: int, seed: int) -> list[bytes]:
-    """Inputs near the seeds, and wild ones."""
+    """Return inputs near the seeds, and wild ones."""
     chance = random.Random(f"{name} {seed}")
     known = seeds(name)
     return [*known, *(mutated(chance.choice(known), chance) for _ in range(runs))]
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Bits, bytes, pieces: turned over, replaced, taken out, said twice; now and then something wild."""
+    """Turn over, replace, take out or repeat bits, bytes and pieces; now and then return something wild."""
     if chance.random() < 0.1:
         return chance.randbytes(chance.randrange(1, 600))
     changed = bytearray(data)
@@ -82,7 +82,7 @@ def mutated(data: bytes, chance: random.Random) -> bytes:
 
 
 def at_random(name: str, inputs: list[bytes]) -> int:
-    """1 for a finding, which is printed."""
+    """Return 1 for a finding, which is printed."""
     from tests.security.fuzz.targets import TARGETS
 
     for data in inputs:
@@ -98,7 +98,7 @@ def at_random(name: str, inputs: list[bytes]) -> int:
 
 
 def in_a_process(name: str, runs: int, seed: int) -> int:
-    """Atheris ends the process that it runs in."""
+    """Run Atheris in a process of its own, as it ends the process that it runs in."""
     with tempfile.TemporaryDirectory() as corpus:
         for number, data in enumerate(seeds(name)):
             (Path(corpus) / f"seed{number}").write_bytes(data)

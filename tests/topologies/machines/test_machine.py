@@ -50,7 +50,7 @@ def test_the_accelerator_can_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def with_keys(cluster: ClusterState) -> ClusterState:
-    """Files in the place of those that ssh-keygen makes."""
+    """Write files in the place of those that ssh-keygen makes."""
     for name in (f"{access.CLIENT_KEY}.pub", access.SERVER_KEY):
         (cluster.directory / name).write_text(name)
     return cluster
