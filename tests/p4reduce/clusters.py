@@ -39,7 +39,7 @@ def p4reduce(*arguments: str, timeout_s: float | None = None) -> subprocess.Comp
 
 
 def must(*arguments: str, timeout_s: float | None = None) -> str:
-    """What a command printed; it has to succeed."""
+    """Run a command, which has to succeed, and return what it printed."""
     done = p4reduce(*arguments, timeout_s=timeout_s)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -82,14 +82,14 @@ def ready(name: str) -> ClusterState:
 
 @dataclass(frozen=True)
 class Traces:
-    """Everything of a running cluster that must be gone later."""
+    """Processes, directory and namespace of a running cluster; they must be gone later."""
 
     cluster: ClusterState
     processes: tuple[ProcessId, ...]
 
     @classmethod
     def of(cls, cluster: ClusterState) -> Traces:
-        """All that runs in the cluster's namespaces now, and was recorded."""
+        """Collect the processes in the cluster's namespaces, and those that its state records."""
         inside = namespaces.inhabitants(namespaces.NETNS_DIRECTORY / cluster.namespace)
         for host in cluster.hosts:
             inside += namespaces.inhabitants(Path(f"/proc/{host.process.pid}/ns/net"))
@@ -101,7 +101,7 @@ class Traces:
         return cls(cluster, tuple(found))
 
     def left(self) -> list[str]:
-        """What is still there."""
+        """Return what is still there."""
         processes = [str(process) for process in self.processes if process.alive()]
         directory = [str(self.cluster.directory)] if self.cluster.directory.exists() else []
         namespace = [self.cluster.namespace] if namespaces.exists(self.cluster.namespace) else []

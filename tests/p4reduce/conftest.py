@@ -1,4 +1,4 @@
-"""What the terminal of whoever runs the tests must not change, and clusters that are a test's own."""
+"""Fixtures that keep the tester's terminal from changing results, and give a test its own clusters."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ def test_what_a_host_cannot_run(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("iperf") is None, reason="there is no iperf")
 def test_mininets_words_and_captures(name: str, tmp_path: Path) -> None:
-    """At the prompt: a host's name, and Mininet's command line with its iperf. --pcap makes its directory."""
+    """Check a host's name and Mininet's own prompt with its iperf, and that --pcap makes its directory."""
     captures = tmp_path / "new" / "captures"
     done = subprocess.run(
         [*P4REDUCE, "up", "rack", "--hosts", "2", "--cluster", name, "--pcap", str(captures)],

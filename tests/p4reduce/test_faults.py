@@ -56,13 +56,13 @@ class Commands:
         self._capsys = capsys
 
     def do(self, *words: str) -> str:
-        """What a command says; it has to succeed."""
+        """Run a command, which has to succeed, and return what it says."""
         self._capsys.readouterr()
         assert cli.run(["fault", *words]) == 0, self._capsys.readouterr().err
         return self._capsys.readouterr().out
 
     def fail(self, *words: str) -> str:
-        """What it complains of."""
+        """Run a command, which has to fail, and return what it complains of."""
         self._capsys.readouterr()
         assert cli.run(["fault", *words]) == 1
         return self._capsys.readouterr().err
@@ -156,7 +156,7 @@ def processes(cluster: ClusterState, team: Team, fault: Commands) -> None:
 
 
 def anew(cluster: ClusterState, fault: Commands) -> None:
-    """What is started again works as before, and has the packet faults that were there."""
+    """Check that what is started again works as before, and has the packet faults that were there."""
     fault.do("packets", "h1", "loss", "--direction", "to-host", "--packets", "nak")
     fault.do("switch", "kill", "s1")
     assert len(json.loads(fault.do("list", "--json"))) == 1

@@ -43,7 +43,7 @@ def run(*words: str, cwd: Path, path: str = "") -> str:
 
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As a reader makes it."""
+    """Return the patched checkout, made as a reader makes it."""
     target = tmp_path_factory.mktemp("own-operation") / "with-or"
     run(sys.executable, str(EXAMPLE / "apply.py"), str(target), cwd=REPOSITORY)
     return target
@@ -54,7 +54,7 @@ def kept(name: str) -> bytes:
 
 
 def test_the_patch_fits_this_checkout(tmp_path: Path) -> None:
-    """And the program beside it was made of what comes out."""
+    """Check also that the program beside it was made of what comes out."""
     text = (EXAMPLE / "bitwise-or.patch").read_text()
     for name in re.findall(r"^--- a/(\S+)", text, re.MULTILINE):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_the_patch_fits_this_checkout(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_lines_of_the_patch() -> None:
-    """Every line that a diff on the page adds or takes away is one of the patch's."""
+    """Check that every line that a diff on the page adds or takes away is one of the patch's."""
     lines = set((EXAMPLE / "bitwise-or.patch").read_text().splitlines())
     shown = re.findall(r"```diff\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert len(shown) >= 5

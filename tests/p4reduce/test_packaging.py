@@ -115,7 +115,7 @@ def test_commands_without_their_extra_name_it(program: str, call: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_in_the_source_distribution(sdist: Path) -> None:
-    """What git has, and so the tests, the pages that the README links to, and what those name."""
+    """Check that it has all that git has, and so the tests, the README's pages, and what those name."""
     top = f"p4reduce-{importlib.metadata.version('p4reduce')}/"
     with tarfile.open(sdist) as archive:
         names = {name.removeprefix(top) for name in archive.getnames()}

@@ -17,7 +17,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def run(code: str, **environment: str) -> str:
-    """What a new interpreter prints, without PyTorch's autoload but for what `code` does."""
+    """Return what a new interpreter prints; PyTorch loads no backend but what `code` loads."""
     found = subprocess.run(
         [sys.executable, "-W", "always", "-c", code],
         env={
@@ -41,7 +41,7 @@ def test_the_package_says_where_it_is() -> None:
 
 @pytest.mark.slow
 def test_it_imports_little() -> None:
-    """Every import of PyTorch on the machine pays for it."""
+    """Check that it does, as every import of PyTorch on the machine pays for it."""
     said = run(
         "import torch, sys; before = set(sys.modules)\n"
         "from p4reduce.torch_autoload import register; register()\n"

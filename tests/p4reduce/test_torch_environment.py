@@ -1,4 +1,4 @@
-"""What launchers say: who a process is, and of which job."""
+"""Launchers' variables: who a process is, and of which job."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 
 class Noted:
-    """What is written down of what a test does."""
+    """A recorder, and what it writes down of what a test does."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -36,7 +36,7 @@ class Noted:
 
 @pytest.fixture
 def noted(tmp_path: Path) -> Iterator[Noted]:
-    """Until the end of the test, everything is heard."""
+    """Yield a recorder that hears everything until the end of the test."""
     found = Noted(tmp_path / "steps.json")
     yield found
     found.recorder.close()

@@ -26,7 +26,7 @@ from topologies.errors import TopologyError
 
 
 def _plane(plane: int) -> pb.JobInfo:
-    """Of gang t, of two machines with two GPUs."""
+    """Make a plane of gang t, which has two machines with two GPUs each."""
     return pb.JobInfo(
         spec=pb.JobSpec(name=f"t/{plane}", world_size=2, gang=pb.Gang(name="t", plane=plane, planes=2)),
         phase=pb.RUNNING if plane == 0 else pb.READY,
@@ -147,7 +147,7 @@ Said = Callable[[], tuple[str, str]]
 
 @pytest.fixture
 def said(capsys: pytest.CaptureFixture[str]) -> Said:
-    """What was printed since: stdout and stderr."""
+    """Return a function that returns what was printed since its last call: stdout and stderr."""
 
     def read() -> tuple[str, str]:
         captured = capsys.readouterr()
@@ -164,7 +164,7 @@ def test_help_names_every_command(said: Said) -> None:
 
 
 def _commands(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """All commands and groups below, by the words that lead there."""
+    """Yield `command` and all commands and groups below it, each with the words that lead there."""
     yield words, command
     for name, inner in getattr(command, "commands", {}).items():
         if not inner.hidden:
@@ -192,7 +192,7 @@ def test_help_fits_eighty_columns_and_describes_everything(
 
 @pytest.mark.parametrize("words", [words for words in COMMANDS if COMMANDS[words].epilog], ids=" ".join)
 def test_examples_are_command_lines(words: tuple[str, ...]) -> None:
-    """Each is parsed, and not run."""
+    """Check that each example can be parsed, without running it."""
     lines = COMMANDS[words].epilog.removeprefix("\b\nExamples:\n").replace("\\\n", " ").splitlines()
     assert lines
     for line in lines:
@@ -206,7 +206,7 @@ def test_examples_are_command_lines(words: tuple[str, ...]) -> None:
 
 
 def test_version(said: Said) -> None:
-    """With the hash by which `p4reduce plan` names the program that a switch runs."""
+    """Check that it comes with the hash by which `p4reduce plan` names the program that a switch runs."""
     assert cli.run(["--version"]) == 0
     number = importlib.metadata.version("p4reduce")
     assert said()[0] == f"p4reduce {number} (P4 program {shipped_program().sha256[:12]})\n"
@@ -338,7 +338,7 @@ def test_down_with_nothing_to_do(said: Said, tmp_path: Path, monkeypatch: pytest
 
 
 class TestDown:
-    """What `down` takes down: what it was told, or what was brought up here."""
+    """Clusters that `down` takes down: those it is told, or the one brought up in this terminal."""
 
     @pytest.fixture(autouse=True)
     def taken(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -511,7 +511,7 @@ class TestOnACluster:
         assert FakeAdmin.asked[1] == ("delete", "digits")
 
     def test_job_clear(self, said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of what has ended; what has begun anew since it was listed stays."""
+        """Check that it forgets jobs that have ended, but none that has begun anew since it was listed."""
         phases = {"old": [pb.ENDED] * 3, "again": [pb.ENDED, pb.RUNNING], "digits": [pb.RUNNING] * 3}
 
         def info(admin: FakeAdmin, name: str) -> pb.JobInfo:

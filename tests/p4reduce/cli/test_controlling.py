@@ -20,7 +20,7 @@ from topologies.processes import ProcessId
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    """What the cluster takes for its controller; nobody listens at its socket."""
+    """Yield a process that the cluster takes for its controller; nobody listens at its socket."""
     with subprocess.Popen(["sleep", "600"]) as sleeping:
         yield sleeping
         sleeping.kill()

@@ -1,4 +1,4 @@
-"""What a command imports: its own modules, and nothing that only others need."""
+"""Modules that a command imports: its own, and none that only others need."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from p4reduce.workloads.torch_runs.running import Status
 
 
 class Terminal(io.StringIO):
-    """What says that it is one."""
+    """A stream that says that it is a terminal."""
 
     def isatty(self) -> bool:
         return True

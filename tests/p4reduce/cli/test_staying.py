@@ -1,4 +1,4 @@
-"""What becomes of a cluster whose jobs cannot be created. No network."""
+"""Clusters whose jobs cannot be created. No network."""
 
 from __future__ import annotations
 

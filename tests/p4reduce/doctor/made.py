@@ -39,7 +39,7 @@ def cluster() -> ClusterState:
 
 
 def processes(**states: ProcessState) -> dict[str, Process]:
-    """All are well, but for those given (`switch_s1=...`)."""
+    """Return processes that are all well, but for those given (`switch_s1=...`)."""
     names = ["owner", "controller", "switch s1", *(f"host {host}" for host in HOSTS)]
     return {
         name: Process(100 + number, states.get(name.replace(" ", "_"), ProcessState.SLEEPS))
@@ -100,7 +100,7 @@ def worker(
 
 
 def job(name: str = "train", *, ranks: Sequence[int] = RANKS, **fields: Any) -> pb.JobInfo:
-    """It runs in the network, all are connected."""
+    """Return a job that runs in the network, with all `ranks` connected."""
     given: dict[str, Any] = {
         "spec": pb.JobSpec(name=name, world_size=4),
         "phase": pb.RUNNING,
@@ -157,7 +157,7 @@ def lines(*down: str) -> dict[str, Line]:
 
 
 def observation(at: float, workers: Sequence[Worker], **changes: Any) -> Observation:
-    """What is seen at one time."""
+    """Return what is seen at one time; `changes` replace fields."""
     fields: dict[str, Any] = {
         "at": at,
         "processes": processes(),
@@ -201,12 +201,12 @@ def facts(
 
 
 def idle() -> list[Worker]:
-    """All are between two collectives."""
+    """Return workers that are all between two collectives."""
     return [worker(worker_status(rank)) for rank in RANKS]
 
 
 def waiting_for(rank: int, that: Worker) -> list[Worker]:
-    """All but one are in collective 17."""
+    """Return workers that are all in collective 17, but for `rank`, which is `that`."""
     return [that if number == rank else worker(in_call(number)) for number in RANKS]
 
 

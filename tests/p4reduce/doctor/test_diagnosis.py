@@ -1,4 +1,4 @@
-"""What is said about facts made by hand: each case is told from all others, in words a user understands."""
+"""Diagnoses of facts made by hand: each case is told from all others, in words a user understands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from topologies.wires import Traffic
 
 
 def text(found: Diagnosis) -> str:
-    """All that people see."""
+    """Return all that people see of a diagnosis."""
     return "\n".join(line for line, _ in words.lines(found))
 
 
@@ -180,7 +180,7 @@ def test_a_worker_in_the_kernel() -> None:
 
 
 def test_workers_elsewhere_tell_nothing() -> None:
-    """Their slots and heartbeats do: rank 2 has sent none."""
+    """Check that their slots and heartbeats tell of them: rank 2 has sent none."""
     info = job()
     info.workers[2].heard_s_ago = 8.0
     found = diagnose(facts([], both={"jobs": Said([info], "")}, slots=Said([slot([2])], "")))
@@ -231,7 +231,7 @@ SILENT = {(a, b): Echo(sent=8, received=0) for a, b in zip(made.HOSTS, (*made.HO
 
 
 def silent_fabric(**changes: Any) -> Diagnosis:
-    """No ping comes back, in two turns; there is no job."""
+    """Diagnose a fabric without jobs in which no ping came back in two turns."""
     both = {"jobs": Said([], ""), **changes.pop("both", {})}
     return diagnose(facts([], both=both, **{"echoes": SILENT, "echo_turns": 2, **changes}))
 
@@ -403,7 +403,7 @@ def test_frames_that_are_under_way_are_not_lost() -> None:
 
 
 def test_a_switch_that_is_short_of_time_is_no_bad_link() -> None:
-    """What it has not looked at yet in one turn of samples, it makes up for in the next."""
+    """Check that packets counted only in the next turn of samples are not taken for lost."""
     late, then = made.samples(lost_up=70), made.samples(lost_up=-70)
     assert counting.is_suspicious(late)
     assert diagnose(running(samples=[late, then])).is_healthy
@@ -414,7 +414,7 @@ def test_a_switch_that_is_short_of_time_is_no_bad_link() -> None:
 
 
 def test_a_switch_that_is_restarted_is_no_bad_link() -> None:
-    """Its counters begin anew; without its program it counts nothing that comes in."""
+    """Check that a restart, which resets counters, and a missing program are not taken for loss."""
     counted = made.samples()
     anew = dataclasses.replace(
         counted[2], switches={host: Ends(up=5, down=5) for host in counted[2].switches}
@@ -494,7 +494,7 @@ def test_packets_that_overtake_each_other_on_the_management_network_are_no_links
 
 
 def test_packets_that_overtake_each_other_on_the_way_to_the_switch() -> None:
-    """All ranks see it, most of all the one behind the sender."""
+    """Check that the link is named where one rank, behind the sender, sees most, not where all see alike."""
     before = [worker(worker_status(rank, received=10)) for rank in made.RANKS]
     now = [
         worker(worker_status(rank, counters={"out_of_order_received": 40 if rank == 3 else 10}))
@@ -905,7 +905,7 @@ def test_an_uplink_that_is_down_and_whether_its_traffic_has_moved() -> None:
 
 
 def plane(number: int, **fields: Any) -> pb.JobInfo:
-    """Of gang train, whose machines have two GPUs; its ranks are the machines."""
+    """Return a plane of gang train, whose machines have two GPUs; its ranks are the machines."""
     gang = pb.Gang(name="train", plane=number, planes=2)
     return job(f"train/{number}", spec=pb.JobSpec(name=f"train/{number}", world_size=4, gang=gang), **fields)
 

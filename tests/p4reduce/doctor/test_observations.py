@@ -91,7 +91,7 @@ def test_nothing_answers_and_that_is_said(cluster: ClusterState) -> None:
 
 
 def test_the_disk_of_a_controller_that_does_not_answer(cluster: ClusterState) -> None:
-    """Its own: that of the cluster's other files has room."""
+    """Check that the disk of its database is looked at; that of the cluster's other files has room."""
     database = disk.database(cluster.directory)
     database.touch()
     admin = Admin(UnreachableError("nobody there"))
@@ -146,7 +146,7 @@ def test_links_whose_ends_disagree_are_counted_again(
 
 
 def whose(directory: Path, process: ProcessId, **changes: Any) -> Path:
-    """What a worker leaves beside its socket."""
+    """Write the file that a worker leaves beside its socket, and return its path."""
     path = directory / f"agent-{process.pid}-0{WHOSE}"
     said = {"job": "train", "rank": 1, "pid": process.pid, "started": process.started, "namespace": 0}
     path.write_text(json.dumps({**said, **changes}))

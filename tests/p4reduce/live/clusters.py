@@ -41,7 +41,7 @@ def flow(
 
 
 def status(**away: str) -> pb.Status:
-    """All switches are there, but for those that are away, and why."""
+    """Return a status with all switches connected, but for those `away`, which give the reason."""
     return pb.Status(
         switches=[
             pb.SwitchInfo(

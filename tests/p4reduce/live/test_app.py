@@ -72,7 +72,7 @@ def words(app: Top, name: str) -> str:
 
 
 def table(app: Top, name: str) -> Rows:
-    """In the view that is open."""
+    """Return the table `name` of the view that is open."""
     views = app.query_one("#views", TabbedContent)
     (found,) = views.get_pane(views.active).query(f"Rows.{name}").results(Rows)
     return found

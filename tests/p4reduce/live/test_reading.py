@@ -24,7 +24,7 @@ DROPS: dict[str, Any] = {"qdisc": HOLE}
 
 
 def interfaces(**changed: dict[str, Any]) -> dict[str, Any]:
-    """All are up, but for those given (`s1_eth1=...`)."""
+    """Return interfaces that are all up, but for those given (`s1_eth1=...`)."""
     none = {"packets": 0, "bytes": 0}
     up = {"flags": ["UP", "LOWER_UP"], "stats64": {"rx": none, "tx": none}}
     names = ("s1-eth1", "s1-eth2", "w-s1-eth1", "w-s1-eth2", "w-h1-eth0", "w-h2-eth0")

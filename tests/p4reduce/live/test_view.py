@@ -1,4 +1,4 @@
-"""What a reading means: rates, sums, what is not known, and faults."""
+"""Meaning of a reading: rates, sums, what is not known, and faults."""
 
 from __future__ import annotations
 

@@ -25,23 +25,23 @@ class World(Racks):
         return [self.send(*packet) for packet in packets][-1]
 
     def leaf(self, packet: TreePacket, port: int = UP1) -> Left:
-        """It comes to l1."""
+        """Play `packet` as it comes to l1 by `port`."""
         return self.come("l1", port, packet)
 
     def spine(self, packet: TreePacket, leaf: int = 1) -> Left:
         return self.come("s1", leaf, packet)
 
     def partial(self, rank: int = 2, number: int = 0, **fields: Any) -> TreePacket:
-        """What goes up when a rank sends that message; with other fields."""
+        """Return what goes up when a rank sends that message, with `fields` changed."""
         return replace(tree(self.send(rank, number, 0))[0][1], **fields)
 
     def whole_rack(self, **fields: Any) -> TreePacket:
-        """What goes up from l1."""
+        """Return what goes up from l1 once both its ranks have sent message 0."""
         self.send(0, 0, 0)
         return self.partial(1, **fields)
 
     def sum(self) -> TreePacket:
-        """What l1 gets for message 0."""
+        """Return what l1 gets for message 0."""
         self.spine(self.whole_rack())
         return tree(self.spine(self.partial(), 2))[0][1]
 
@@ -65,7 +65,7 @@ def twice(
 
 
 def second(world: World, packet: TreePacket) -> Left:
-    """It comes to the spine from l2."""
+    """Play `packet` as it comes to the spine from l2."""
     return world.spine(packet, 2)
 
 
@@ -137,5 +137,5 @@ MORE = {  # where others are to come
 
 
 def world_of(at: At, name: str, make: Callable[[str], Any]) -> World:
-    """Where that row can be played."""
+    """Return a world in which that row can be played."""
     return World(frozenset({0}), hosts=MORE.get((name, at), HOSTS[at]), make=make)

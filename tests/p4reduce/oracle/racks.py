@@ -110,7 +110,7 @@ class Racks:
         )
 
     def acknowledgement(self, rank: int, psn: int) -> RocePacket:
-        """Of rank's packet, by its successor."""
+        """Return the ACK of rank's packet that its successor sends."""
         me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
         return RocePacket(
             ethernet=Ethernet(dst=parse_mac(me.mac), src=parse_mac(after.mac)),
@@ -121,18 +121,18 @@ class Racks:
         )
 
     def come(self, switch: str, port: int, packet: RocePacket | TreePacket | bytes) -> Left:
-        """What leaves a switch for what comes in."""
+        """Return what leaves a switch for what comes in."""
         frame = packet if isinstance(packet, bytes) else packet.build()
         left: Left = self.switches[switch].process(port, frame)
         return left
 
     def send(self, rank: int, message: int, index: int, value: int = 1, **header: Any) -> Left:
-        """From a worker to its leaf; what leaves there."""
+        """Send a packet from a worker to its leaf, and return what leaves there."""
         at = self.config.hosts[rank]
         return self.come(at.switch, at.port, self.packet(rank, message, index, value, **header))
 
     def arrive(self, rank: int, packet: RocePacket) -> list[tuple[int, RocePacket]]:
-        """From a worker, over all links; the ranks where something arrives in the end, and what."""
+        """Send a worker's packet over all links; return the packets that reach workers, with their ranks."""
         ends, at, arrived = far_ends(self.config), self.config.hosts[rank], []
         under_way: list[tuple[Any, bytes]] = [((at.switch, at.port), packet.build())]
         while under_way:
@@ -150,26 +150,26 @@ class Racks:
         return self.arrive(rank, packet or self.packet(rank, message, index, value))
 
     def ack(self, rank: int, psn: int) -> list[tuple[int, RocePacket]]:
-        """From rank's successor."""
+        """Send the ACK of rank's packet from its successor, and return what arrives."""
         return self.arrive((rank + 1) % len(self.members), self.acknowledgement(rank, psn))
 
     def reduce(self, message: int, index: int) -> list[tuple[int, RocePacket]]:
-        """All of it: 1, 10 and 100."""
+        """Send that packet of all ranks, with the values 1, 10 and 100, and return what arrives."""
         ranks = range(len(self.members))
         return [item for rank in ranks for item in self.through(rank, message, index, 10**rank)]
 
     def to_spine(self, leaf: str, left: Left, spine: str = "") -> Left:
-        """What leaves a spine when it gets what left a leaf for it."""
+        """Return what leaves a spine when it gets what left a leaf for it."""
         ((port, frame),) = left
         return self.come(spine or f"s{port - 100}", int(leaf[1:]), frame)
 
     def to_leaf(self, spine: str, left: Left, leaf: str) -> Left:
-        """What leaves a leaf when it gets what left a spine for it."""
+        """Return what leaves a leaf when it gets what left a spine for it."""
         (frame,) = [frame for port, frame in left if port == int(leaf[1:])]
         return self.come(leaf, 100 + int(spine[1:]), frame)
 
     def partials(self, message: int, index: int) -> tuple[Left, Left]:
-        """Of both leaves: 1 + 10 and 100."""
+        """Return the partial sums of both leaves: 1 + 10 and 100."""
         assert self.send(0, message, index, 1) == []
         return self.send(1, message, index, 10), self.send(2, message, index, 100)
 

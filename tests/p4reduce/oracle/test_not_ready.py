@@ -131,7 +131,7 @@ def test_adapters_that_retry_seven_times_outlive_stragglers(
     loss: float,
     seed: int,
 ) -> None:
-    """Beside userspace workers, which get no RNR NAKs; their timeouts (5 ms) are over long before."""
+    """Check it beside userspace workers, which get no RNR NAKs; their timeouts (5 ms) end long before."""
     ranks = len(has_adapter)
     adapters = [rank for rank in range(ranks) if has_adapter[rank]]
     fabric, _ = rack(
@@ -157,7 +157,7 @@ def test_adapters_that_retry_seven_times_outlive_stragglers(
 def test_a_connection_with_a_retry_limit_outlives_a_straggler_of_ten_seconds(
     rnr_ranks: int, adapters: tuple[int, ...]
 ) -> None:
-    """Without RNR NAKs, it gives up."""
+    """Check that it outlives the straggler by RNR NAKs, and gives up without them."""
     fabric, switch = rack(3, rnr_ranks=rnr_ranks, adapters=adapters, adapters_retry=3, retry_limit=3)
     programs = [Program(rank) for rank in range(3)]
     aggregate(programs, SwitchOp.SUM, 192 * 6, 1)

@@ -1,8 +1,8 @@
-"""What a row of the slot rules comes to where it is played: what leaves, is counted, and stays in the slot.
+"""Outcomes of the slot rules' rows where they are played: what leaves, is counted, and stays in the slot.
 
 Rank r's lanes hold 10^r, so that a sum says who is in it. Leaves have the ports 1 and 2 of a spine, and
-spines the ports 101 and 102 of a leaf; workers begin at port 1 of theirs. Of the slot: its message, who is
-in it, and its last lane.
+spines the ports 101 and 102 of a leaf; workers begin at port 1 of theirs. A slot is written as its message,
+who is in it, and its last lane.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ POSSIBLE = {
 
 
 def senders(at: At, brings: Brings, holds: Holds) -> set[Sender]:
-    """Who they can be, where somebody contributes."""
+    """Return the senders that are possible; only a contribution rules some out."""
     if brings is not Brings.CONTRIBUTION or holds not in (Holds.OLDER, Holds.SOME, Holds.ALL):
         return set(Sender)
     found = {Sender.NEW, Sender.LAST, Sender.SEEN, Sender.AWAITED}
@@ -71,7 +71,7 @@ def test_the_protocols_table_has_the_same_rows() -> None:
 
 
 def test_the_five_rules_are_the_protocols() -> None:
-    """What a page says of a row, by the number in its name, is what the protocol says."""
+    """Check that a page says of a row, by the number in its name, what the protocol says."""
     found = re.findall(r"^(\d)\. (.*)$", PROTOCOL.read_text().split("Five rules:")[1], re.MULTILINE)[:5]
     assert {number: text.replace("**", "") for number, text in found} == FIVE
     assert {rule.name[0] for rule in RULES if rule.name[0].isdigit()} == set(FIVE)

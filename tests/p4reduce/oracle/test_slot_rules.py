@@ -53,7 +53,7 @@ def test_the_sum_comes_on_every_flow_with_that_flows_addresses_and_psns(hosts: t
 def test_ranks_that_disagree_all_hear_of_it_also_on_replays(
     hosts: tuple[int, ...], wrong: int, shape: bool
 ) -> None:
-    """On an Only, as nothing else of the message will come."""
+    """Check that the result is an Only, as nothing else of the message will come."""
     racks = Racks(hosts=hosts)
     other = racks.packet(wrong, 0, 0, element_type=ElementType.FLOAT32)
     if shape:

@@ -20,7 +20,7 @@ def racks() -> Racks:
 
 
 def test_the_last_of_a_rack_sends_its_sum_to_the_messages_spine(racks: Racks) -> None:
-    """What any router may change on the way is not in its ICRC."""
+    """Check that its ICRC leaves out what any router may change on the way."""
     assert racks.send(0, 3, 0, 1) == []
     left = racks.send(1, 3, 0, 10)
     ((port, packet),) = tree(left)
@@ -70,7 +70,7 @@ def test_another_spine_learns_the_sum_from_who_has_it(racks: Racks) -> None:
 
 
 def test_the_sum_of_all_claims_a_slot_of_a_spine_that_knows_nothing(racks: Racks) -> None:
-    """Only its leaf has told a PSN: the flow out of the other rack is not emitted, and its sender asks."""
+    """Check that a flow of which no leaf has told a PSN is not emitted; its sender asks for it."""
     first, second = racks.partials(0, 0)
     racks.to_spine("l1", first)
     racks.to_leaf("s1", racks.to_spine("l2", second), "l1")
@@ -136,9 +136,9 @@ def test_the_ways_between_racks_are_shared_by_connection(racks: Racks) -> None:
 
 @pytest.mark.parametrize("acknowledged", [False, True])
 def test_any_duplicate_of_a_whole_rack_goes_up_again(acknowledged: bool) -> None:
-    """Behind what is awaited or ahead of it: its receiver may have the sum though this leaf has not.
+    """Check duplicates behind the awaited packet and ahead; their receiver may have a sum this leaf lacks.
 
-    Behind: the ACK was lost after the leaf. Ahead: it was lost before, and what is awaited cannot be placed.
+    Behind: the ACK was lost after the leaf. Ahead: it was lost before, and the awaited one cannot be placed.
     """
     racks = Racks(frozenset({2}))
     racks.send(2, 0, 0, 5)

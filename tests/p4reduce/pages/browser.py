@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 60.0
 
 
 class NoBrowserError(Exception):
-    """There is no Chromium here that works; says why."""
+    """Error where no Chromium works here; says why."""
 
 
 class Browser:
@@ -120,7 +120,7 @@ class Browser:
         path.write_bytes(base64.b64decode(shot["data"]))
 
     def requested(self) -> list[str]:
-        """What the page asked for, itself included."""
+        """Return the URLs that the page asked for, its own included."""
         asked = [event["params"] for event in self.events if event["method"] == "Network.requestWillBeSent"]
         return [params["request"]["url"] for params in asked]
 
@@ -188,7 +188,7 @@ class Browser:
         return NoBrowserError(f"{self._program} {why}: {' '.join(last)}")
 
     def _as_three_and_four(self) -> None:
-        """In the child: it reads commands from 3 and writes answers to 4."""
+        """Make files 3 and 4 of the child those that it reads commands from and writes answers to."""
         reading, writing = os.dup(self._commands[0]), os.dup(self._answers[1])
         os.dup2(reading, 3)
         os.dup2(writing, 4)

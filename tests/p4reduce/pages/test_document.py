@@ -1,4 +1,4 @@
-"""What all pages have: text is escaped, data ends no script, nothing is loaded and no other script runs."""
+"""Rules of all pages: text is escaped, data ends no script, nothing is loaded and no other script runs."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ RATE = 100e9
 
 
 def fabric(*, hosts: int, gpus_per_host: int, k: float = 12.0, **changes: Any) -> Fabric:
-    """Between machines, `RATE` is left of the NIC's when headers are paid; latencies are next to nothing."""
+    """Return a fabric with `RATE` left of the NICs' when headers are paid, and next to no latencies."""
     given: dict[str, Any] = {
         "hosts": hosts,
         "gpus_per_host": gpus_per_host,

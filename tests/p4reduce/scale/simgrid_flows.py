@@ -47,7 +47,7 @@ def ring(ranks: int, rate: float, part: float, latency: float) -> None:
 
 
 def flows(words: list[str]) -> None:
-    """Each over its links, from its moment on; one may share links with others."""
+    """Run flows, each over its links from its moment on, and print when each ends; flows may share links."""
     zone = NetZone.create_full_zone("all")
     rates = dict(word.split("=") for word in words if "=" in word)
     links = {name: zone.create_link(name, float(rate)).set_latency(0).seal() for name, rate in rates.items()}

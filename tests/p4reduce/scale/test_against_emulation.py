@@ -37,7 +37,7 @@ def simulated_s(strategy: str, size: int, *, hosts: int, rate: float, gpus: int 
 def emulated_s(
     *words: object, size: int, strategies: tuple[str, ...], name: str, path: Path
 ) -> dict[str, float]:
-    """Of each strategy the fastest round: a busy machine makes none faster."""
+    """Measure each strategy's fastest round, in seconds: a busy machine makes none faster."""
     must(
         *("compare", "rack", *map(str, words), "--bytes", str(size), "--strategies", ",".join(strategies)),
         *("--rounds", "3", "--cluster", name, "--json", str(path)),

@@ -24,7 +24,7 @@ ALPHAS_S = (0.0, 1e-4, 1e-3)
     importlib.util.find_spec("ns") is None, reason="no ns-3 here: pip install 'p4reduce[ns3]' (CPython 3.11)"
 )
 def test_a_ring_of_four_hosts() -> None:
-    """Each step waits for packets, behind a router that has each whole before it sends it on."""
+    """Check a ring whose steps wait for packets, behind a router that stores each whole and forwards it."""
     fabrics = [Fabric(hosts=RANKS, rate=RATE, intra_rate=RATE, uplink_rate=RATE, alpha_s=a) for a in ALPHAS_S]
     framing = fabrics[0].framing
     cases = [

@@ -22,7 +22,7 @@ SCRIPT = Path(__file__).with_name("simgrid_flows.py")
 
 
 def simgrid(*words: object) -> list[float]:
-    """What the script prints: seconds."""
+    """Run the script, and return the seconds that it prints."""
     done = subprocess.run(
         [PYTHON, str(SCRIPT), *map(str, words)], capture_output=True, text=True, timeout=120, check=False
     )

@@ -1,4 +1,4 @@
-"""What bytes become on the wire, and fabrics that cannot be."""
+"""Bytes on the wire, and fabrics that cannot be."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def test_gradients_take_no_memory() -> None:
 @pytest.mark.parametrize("hosts", [6, 8])
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8, 1.0])
 def test_the_speedup_of_an_iteration_is_s_of_f(hosts: int, share: float) -> None:
-    """Without overlap, computing takes what makes a ring's sums that share of the iteration."""
+    """Check it without overlap: computing takes what makes a ring's sums that share of the iteration."""
     on, size = fabric(hosts=hosts, gpus_per_host=1), 512 * MIB
     ring = run(Cell(what=size, strategy=FLAT_RING, fabric=on)).seconds
     computing = round(1e9 * ring * (1 - share) / share)

@@ -41,7 +41,7 @@ def test_a_way_through_the_network_holds_no_later_piece_up() -> None:
 
 
 def test_stages_inside_share_the_channel() -> None:
-    """With a channel that is slow, it carries scattering and gathering all the time, but for the ends."""
+    """Check that a slow channel carries scattering and gathering all the time, but for the ends."""
     slow = play(stages(20), {"channel": 2.0, "NIC": 1000.0})
     assert slow.seconds == pytest.approx(2 * 20 * 5, rel=0.01)
 

@@ -10,7 +10,7 @@ from p4reduce.scale.ring import ring_s
 
 
 def by_events(sends_s: list[float], latencies_s: list[float], *, steps: int) -> float:
-    """Each part a flow on its hop's own link, each arrival an event."""
+    """Simulate a ring with a flow on its hop's own link for each part, and an event for each arrival."""
     size, bytes_ = len(sends_s), 1000.0
     network = Network({hop: bytes_ / sends_s[hop] for hop in range(size)})
     sent, arrived, started = [0] * size, [0] * size, [0] * size
@@ -50,7 +50,7 @@ def test_a_slow_hop_holds_everybody_up_in_each_step() -> None:
 
 
 def test_a_long_way_costs_once_a_round() -> None:
-    """Not in each step: parts of other steps are under way meanwhile."""
+    """Check that it does not cost in each step: parts of other steps are under way meanwhile."""
     found = ring_s(np.full(4, 0.0), np.array([1.0, 1.0, 5.0, 1.0]), steps=40)
     assert found == pytest.approx(40 * 2.0)
 

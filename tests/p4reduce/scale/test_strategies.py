@@ -22,7 +22,7 @@ TENSOR_S = SIZE * 8 / RATE
 
 
 def time_of(strategy: str, on: Fabric, *, piece: int | None = None, size: int = SIZE) -> float:
-    """In tensors over the rate between machines."""
+    """Return the time, in times of one tensor at the rate between machines."""
     return simulate(strategy, Sizes(size=size, piece=piece), on).seconds / (size * 8 / RATE)
 
 
@@ -88,7 +88,7 @@ class Whole:
         return host // self.fabric.leaf_hosts
 
     def hop(self, plane: int, host: int, limits: dict[bool, float]) -> Flow:
-        """From a machine to the next one."""
+        """Return the flow from a machine to the next one."""
         following = (host + 1) % self.fabric.hosts
         loads: dict[Link, float] = {("up", host): 1, ("down", following): 1}
         crosses = self.rack(host) != self.rack(following)
@@ -159,7 +159,7 @@ def test_a_small_window_bounds_a_long_way() -> None:
 
 
 def test_what_latencies_cost() -> None:
-    """Of a few bytes: a tree's way once, for floats twice; a ring's in each of its steps."""
+    """Check a few bytes: they pay a tree's way once, for floats twice, and a ring's in each of its steps."""
     on = fabric(hosts=8, gpus_per_host=1, alpha_s=1e-3)
     few = Sizes(size=64)
     assert simulate(IN_NETWORK, few, on).seconds == pytest.approx(4e-3, rel=0.01)

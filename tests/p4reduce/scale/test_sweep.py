@@ -85,7 +85,7 @@ def test_bus_bandwidth_is_what_a_ring_would_have_to_carry() -> None:
 
 @pytest.mark.parametrize(("piece", "slower"), [(None, 1.0), (1 << 20, 1.0), (1 << 25, 1.75)])
 def test_a_pipeline_is_as_asked_for(piece: int | None, slower: float) -> None:
-    """With one piece it is no better than phases are."""
+    """Check that with one piece it is no better than phases are."""
     on = fabric(hosts=4, gpus_per_host=8, k=2.0)
     found = run(Cell(what=1 << 28, strategy=names.HIERARCHICAL, fabric=on, piece=piece))
     phases = run(Cell(what=1 << 28, strategy=names.HIERARCHICAL_PHASES, fabric=on, piece=piece))
@@ -107,7 +107,7 @@ def test_cells_that_cannot_be() -> None:
 
 @pytest.mark.parametrize("strategy", hierarchy.ALL)
 def test_the_largest_sums_are_simulated_too(strategy: str) -> None:
-    """By pieces that are longer than usual."""
+    """Check that they are simulated by pieces that are longer than usual."""
     on = fabric(hosts=4, gpus_per_host=8)
     found = run(Cell(what=2**40, strategy=strategy, fabric=on))
     assert found.seconds == pytest.approx(found.formula_s, rel=0.03)

@@ -35,12 +35,12 @@ def sums_go_out_before_all_are_there(patch: pytest.MonkeyPatch) -> None:
 
 
 def foreign_packets_are_forwarded(patch: pytest.MonkeyPatch) -> None:
-    """What is not placed is dropped: a hang."""
+    """Leave every packet without a place, so that it is dropped: a run hangs."""
     patch.setattr(placement, "place", lambda job, flow, packet: None)
 
 
 def ranks_change_over_at_once(patch: pytest.MonkeyPatch) -> None:
-    """Each worker sees the new ones from its own next call on, wherever the others are."""
+    """Let each worker see the new ranks from its own next call on, wherever the others are."""
     change_over = Member._change_over
 
     def at_once(self: Member, view: View, first: int) -> None:

@@ -16,12 +16,12 @@ Broken = Callable[[pytest.MonkeyPatch], None]
 
 
 def sets(where: Any, name: str, value: Any) -> Broken:
-    """All that is broken is this."""
+    """Return a defect that sets this attribute, and nothing else."""
     return lambda patch: patch.setattr(where, name, value)
 
 
 def change_rule(patch: pytest.MonkeyPatch, name: str, **outcome: Any) -> None:
-    """For every switch: what the rule `name` writes, sends or counts instead."""
+    """Change what the rule `name` writes, sends or counts, for every switch."""
     changed = {rule: rule._replace(**outcome) for rule in rules.RULES if rule.name == name}
     assert changed, f"there is no rule {name!r}"
 
@@ -42,7 +42,7 @@ class Planted:
     says: str
 
     def require_found(self, patch: pytest.MonkeyPatch) -> None:
-        """What is wrong is said, and the choices that are printed lead there."""
+        """Check that exploring says what is wrong, and that the choices that it found lead there."""
         self.broken(patch)
         found = explorer_of(self.scope).explore()
         assert found.wrong

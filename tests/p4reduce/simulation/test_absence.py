@@ -47,7 +47,7 @@ def test_a_job_goes_on_without_a_controller_and_all_its_workers_come_back(kind: 
 
 
 def given_up(pause_us: int, down_us: int) -> Schedule:
-    """Both have sent all of a sum; one's link fails, and the other stops with its result in its queue."""
+    """Return a schedule: both have sent all of a sum; one's link fails, one stops with its result queued."""
     faults = [
         Mishap(down_us * 1000, "link-down", "h1-2:l1", lasts_ns=2 * NS, since=1),
         Mishap(pause_us * 1000, "worker-pause", job=1, rank=0, lasts_ns=4 * NS, since=1),
@@ -62,7 +62,7 @@ _MOMENTS = [(pause_us, down_us) for pause_us in range(100, 260, 20) for down_us 
 def test_who_was_given_up_while_stopped_returns_no_sum_that_the_rest_lacks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It asks first whether it still belongs; without that, some of these moments give two sums."""
+    """Check that it asks first whether it still belongs; without that, some moments give two sums."""
     assert not [error for moment in _MOMENTS if (error := run(given_up(*moment)).error)]
     monkeypatch.setattr(Timing, "lease_s", 0.0)
     errors = {run(given_up(*moment)).error for moment in _MOMENTS}

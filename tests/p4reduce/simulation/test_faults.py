@@ -71,7 +71,7 @@ def test_seeds_hold() -> None:
 
 
 def test_gangs_are_among_what_is_drawn() -> None:
-    """With planes in one size, slots for all of them or not, and machines that die."""
+    """Check that gangs of two and three planes are drawn, elastic or not, and machines that die."""
     drawn = [draw(seed) for seed in range(600) if has_gang(seed)]
     assert len(drawn) > 40
     assert {len(schedule.planes(len(schedule.jobs) - 1)) for schedule in drawn} >= {2, 3}
@@ -248,7 +248,7 @@ def bereaved(seed: int) -> Schedule:
 
 
 def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
-    """Under the generation that they had."""
+    """Let jobs keep the generation that they had."""
 
     def begin_planned(self: Renewer, running: Record, cause: Cause, reason: str) -> None:
         planes = running.live_planes
@@ -286,7 +286,7 @@ def loses_machine(seed: int) -> bool:
 
 
 def nothing_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
-    """Each plane goes on with a sum as if it were all of it."""
+    """Let each plane go on with a sum as if it were all of it."""
     agreed = renewer._agreed
 
     def nobody(*args: Any) -> Agreed:
@@ -296,7 +296,7 @@ def nothing_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
-    """Each gets slots, or not, whatever the others get."""
+    """Set up each plane alone: it gets slots, or not, whatever the others get."""
     set_up = Installer.set_up
 
     async def alone(
@@ -313,7 +313,7 @@ def planes_are_set_up_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def planes_are_cut_alone(patch: pytest.MonkeyPatch) -> None:
-    """Each has the packets that its own workers' interfaces carry."""
+    """Cut each plane's packets by what its own workers' interfaces carry."""
     plans = Installer._plans
 
     def alone(
@@ -331,7 +331,7 @@ def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_cancelled_call_meets_nobody(patch: pytest.MonkeyPatch) -> None:
-    """It is over at once, and its mates hear nothing of it."""
+    """End a cancelled call at once, so that its mates hear nothing of it."""
     begin = Gang.begin
 
     def skip(self: Gang, asked: Asked, lanes: tuple[int, ...], place: Place) -> None:
@@ -448,7 +448,7 @@ def test_a_generation_that_goes_on_with_other_leaves_is_noticed(monkeypatch: pyt
 def test_without_its_switch_a_job_goes_on_over_its_workers_backup_interfaces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """To the addresses that the controller told each of its neighbours."""
+    """Check that its workers send to the addresses that the controller told each of its neighbours."""
     sent: list[bytes] = []
     taken: list[bytes] = []
     send, receive = BackupNetwork.send, Worker.receive
@@ -531,7 +531,7 @@ def test_a_suspended_worker_returns_nothing_that_the_others_make_again(
 def test_a_second_controller_that_gets_the_switches_for_a_while_interrupts_no_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It has waited for them for longer than workers have to come back, and they were with the first one."""
+    """Check it though the second waited longer than workers may be away: they were with the first one."""
 
     def renewals(seed: int) -> int:
         job = draw(seed).jobs[0]

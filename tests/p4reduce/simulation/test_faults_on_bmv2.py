@@ -37,7 +37,7 @@ def play() -> Iterator[Targeted]:
 
 
 def seed_of(*, restarted: bool) -> int:
-    """Of a rack, or a fabric in which a switch restarts; frames are lost and halves are added."""
+    """Return a seed of a rack, or a fabric in which a switch restarts; it loses frames and adds halves."""
     for seed in itertools.count(1):
         schedule = draw(seed)
         kinds = {mishap.kind for mishap in schedule.mishaps}
@@ -59,7 +59,7 @@ def seed_of(*, restarted: bool) -> int:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_bmv2_does_what_the_model_did(play: Targeted, restarted: bool) -> None:
-    """With all that links did to frames; a leaf and a spine come back empty, links are probed."""
+    """Check it with all that links did to frames; a leaf and a spine come back empty, links are probed."""
     outcome = play.one(draw(seed_of(restarted=restarted)))
     assert not outcome.error
     assert outcome.strikes
@@ -72,7 +72,7 @@ def test_a_switch_that_does_otherwise_is_noticed(play: Targeted, monkeypatch: py
 
 
 def test_a_restarted_switch_has_no_groups() -> None:
-    """Of the program before: their members would be the next ones' as well."""
+    """Check that the groups of the program before are gone: else the next ones would have their members."""
     broadcast = bytes.fromhex("ffffffffffff0200000000010806") + bytes(46)
     entries: list[Entry] = [
         Group(7, ((1, 0), (2, 0))),

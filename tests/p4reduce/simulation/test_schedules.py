@@ -1,4 +1,4 @@
-"""What a file may say of a run, and what is said of a file that says something else."""
+"""Rules of schedules in files, and refusals of files that break them."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_what_json_cannot_hold_is_refused(text: str) -> None:
 
 
 def places(document: Any) -> Iterator[tuple[Any, Any]]:
-    """Each object or list of a document, with each of its keys."""
+    """Yield each object or list of a document, with each of its keys."""
     for key, value in list(document.items() if isinstance(document, dict) else enumerate(document)):
         yield document, key
         if isinstance(value, dict | list):
@@ -172,8 +172,10 @@ def places(document: Any) -> Iterator[tuple[Any, Any]]:
     ids=lambda path: path.stem,
 )
 def test_whatever_a_file_has_is_refused_or_played(path: Path) -> None:
-    """One value after the other is replaced by what it may not be, or left out; a tenth of what is not
-    refused is played, and less where that is long."""
+    """Replace one value after the other by what it may not be, or leave it out.
+
+    A tenth of what is not refused is played, and less where that is long.
+    """
     chance = random.Random(path.name)
     original, read = json.loads(path.read_text()), []
     for n in range(len(list(places(original)))):
@@ -199,7 +201,7 @@ def test_whatever_a_file_has_is_refused_or_played(path: Path) -> None:
 
 
 def test_what_is_made_short_can_be_played_again() -> None:
-    """No fault stays of hosts, switches and jobs that are gone."""
+    """Check that no fault stays of hosts, switches and jobs that are gone."""
     schedule = next(s for s in map(draw, range(500)) if s.spines > 1 and len(s.jobs) > 2 and len(s.hosts) > 2)
     mishaps = [
         Mishap(1, "link-down", f"l{len(schedule.hosts)}:s{schedule.spines}"),

@@ -26,7 +26,7 @@ WORK = [a_sum(2000), a_gather(100), a_sum(1000, "float32")]
 
 @dataclass
 class Crossed:
-    """What has gone over uplinks: by leaf and direction fragments' sums, and other packets by kind."""
+    """Packets that went over uplinks: those of sums by leaf, direction and fragment, and others by kind."""
 
     sums: Counter[tuple[str, bool, int, int, int]] = field(default_factory=Counter)
     other: set[str] = field(default_factory=set)
@@ -66,7 +66,7 @@ def crossed(schedule: Schedule) -> Crossed:
 )
 @given(seed=st.integers(0, 2**32))
 def test_each_fragment_crosses_each_uplink_once_where_nothing_is_lost(seed: int) -> None:
-    """And nothing else does, of messages that switches add up."""
+    """Check that each fragment of switches' sums crosses once up and once down, and nothing else does."""
     drawn = next(schedule for schedule in map(draw, range(seed, seed + 100)) if schedule.spines)
     jobs = [
         replace(
@@ -97,7 +97,7 @@ def test_a_job_in_one_rack_uses_no_spine() -> None:
 
 
 def test_an_all_reduce_sends_no_gradient_from_rack_to_rack_but_through_spines() -> None:
-    """What crosses uplinks besides: acknowledgements of the flow that leaves and of the one that enters."""
+    """Check that only acknowledgements cross besides: of the flow that leaves and of the one that enters."""
     found = crossed(a_schedule(2, [3, 1, 2], a_job([4, 0, 3, 5, 1, 2], [a_sum(2000)])))
     assert found.other == {"ack"}
     assert set(found.sums.values()) == {1}
@@ -111,13 +111,13 @@ def played(schedule: Schedule) -> tuple[World, Outcome]:
 
 
 def counted(world: World, what: str, *switches: str) -> list[int]:
-    """By spines, or these."""
+    """Return the counter `what` of each spine, or of each of these switches."""
     names = switches or [name for name in world.nodes if name.startswith("s")]
     return [world.nodes[name].plane.counted()[what] for name in names]
 
 
 def test_a_job_may_keep_to_one_spine() -> None:
-    """What its messages would overtake each other by; others use others."""
+    """Check that it does, so that its messages do not overtake each other, and that others use others."""
     jobs = [a_job(range(3), [a_sum(2000)], number) for number in (1, 2, 3)]
     world, outcome = played(a_schedule(3, [1, 2], *jobs, spread="jobs"))
     assert not outcome.error
@@ -135,7 +135,7 @@ def test_messages_are_spread_over_the_spines(spines: int) -> None:
 
 @pytest.mark.slow
 def test_sixteen_jobs_at_once_share_leaves_and_spines() -> None:
-    """With loss; there is room for half of them at a time."""
+    """Check it with loss, and with room for half of them at a time."""
     jobs = [
         a_job(
             [(5 * n + 7 * k) % 12 for k in range(2 + n % 4)],
@@ -160,7 +160,7 @@ def on_all(hosts: list[int], kind: str = "agents", **fields: int) -> JobPlan:
 
 
 def holds(schedule: Schedule) -> World:
-    """All have all results, and did not begin anew, though what goes wrong did so before they were done."""
+    """Play a schedule whose faults come before its end; check that all get all results, none begun anew."""
     world = World(schedule)
     ended = ends_of(world)
     outcome = play(world)
@@ -211,7 +211,7 @@ def test_the_only_spine_is_away_for_a_while() -> None:
 
 @pytest.mark.parametrize("links", [None, Rates(loss=0.03, duplicate=0.03, reorder=0.1, corrupt=0.01)])
 def test_leaves_that_never_agree_on_a_spine_go_on_because_spines_ask(links: Rates | None) -> None:
-    """Each leaf sends all to a spine of its own, for as long as the job lives."""
+    """Let each leaf send all to a spine of its own, for as long as the job lives."""
     world = World(a_schedule(3, [1, 2, 1], on_all([1, 2, 1]), links=links))
     began, graph = world.jobs[0].began, Graph.of(world.scene.config)
 
@@ -252,7 +252,7 @@ def test_a_job_that_starts_while_a_spine_is_away_uses_the_others() -> None:
 
 @pytest.mark.slow
 def test_seeds_meet_every_rule() -> None:
-    """They are worth something only if they do; rare ones are provoked above."""
+    """Check that they do, as they are worth something only then; rare ones are provoked above."""
     seen: set[tuple[str, str]] = set()
     for schedule in map(draw, range(60)):
         world = World(schedule)

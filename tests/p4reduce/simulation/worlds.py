@@ -23,12 +23,12 @@ def a_sum(elements: int, dtype: str = "int32", **fields: Any) -> Work:
 
 
 def a_gather(elements: int, **fields: Any) -> Work:
-    """What goes around the ring between sums."""
+    """Return an all-gather, which goes around the ring between sums."""
     return Work(module="ring", name="all_gather", dtype="int32", elements=elements, **fields)
 
 
 def a_job(hosts: Sequence[int], work: Sequence[Work], number: int = 1, **fields: Any) -> JobPlan:
-    """On hosts by their numbers; its queue pairs are no other number's."""
+    """Return a job on hosts by their numbers; its queue pairs are no other number's."""
     made: dict[str, Any] = {
         "qpns": [0x100 + 0x1000 * number + 2 * rank for rank in range(len(hosts))],
         "psns": [1000 * (rank + 1) for rank in range(len(hosts))],
@@ -46,7 +46,7 @@ def a_schedule(
 
 
 def recorded(schedule: Schedule) -> dict[str, list[Step]]:
-    """What was written to each switch and what came to it, in order; all results were right."""
+    """Return what was written to each switch and what came to it, in order; all results must be right."""
     recorders: dict[str, Recorder] = {}
 
     def shadow(world: World, node: Any) -> None:
@@ -58,7 +58,7 @@ def recorded(schedule: Schedule) -> dict[str, list[Step]]:
 
 
 def far_ends(config: Config) -> dict[tuple[str, int], End]:
-    """What each port of each switch leads to."""
+    """Return what each port of each switch leads to."""
     ends: dict[tuple[str, int], End] = {}
     for host in config.hosts:
         ends[host.switch, host.port] = host.ip
@@ -69,7 +69,7 @@ def far_ends(config: Config) -> dict[tuple[str, int], End]:
 
 
 def ends_of(world: World) -> list[int]:
-    """When each worker of the first job comes to its end, as soon as the world has been played."""
+    """Return a list; playing the world adds the time (ns) at which each worker of the first job ends."""
     ended: list[int] = []
     (job, *_), worker_over = world.jobs, world.jobs[0].worker_over
 
@@ -82,17 +82,17 @@ def ends_of(world: World) -> list[int]:
 
 
 def frames_of(steps: Sequence[Step]) -> list[tuple[int, bytes]]:
-    """What came, by port."""
+    """Return the frames that came, each with its port."""
     return [(step.port, step.frame) for step in steps if isinstance(step, Came)]
 
 
 def written(steps: Sequence[Step]) -> list[Entry]:
-    """Everything that was ever there."""
+    """Return every entry that was ever written."""
     return [entry for step in steps if isinstance(step, Wrote) for entry in step.insert]
 
 
 def installed(schedule: Schedule) -> tuple[dict[str, list[Entry]], list[TransportConfig]]:
-    """What each switch holds when the first job begins to run; its workers' connections, by rank."""
+    """Return what each switch holds when the first job begins, and its workers' connections by rank."""
     world = World(schedule)
     entries: dict[str, list[Entry]] = {}
     configs: list[TransportConfig] = []

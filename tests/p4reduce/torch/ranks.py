@@ -36,7 +36,7 @@ class Ranks:
         return rack.communicators[rank]
 
     def group(self, rank: int, *, name: str = "0", ranks: Sequence[int] = ()) -> P4ReduceProcessGroup:
-        """One of all ranks, or of some, as `create` makes it."""
+        """Return a process group of all ranks, or of some, as `create` makes it."""
         return P4ReduceProcessGroup(
             Group(
                 dist.PrefixStore(name, self.store),

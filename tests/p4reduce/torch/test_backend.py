@@ -33,7 +33,7 @@ ASKED = [
 
 
 class StandIn:
-    """As PyTorch documents it: made with rank and size, and its own answers ask the class that derives."""
+    """Base class as PyTorch documents it: made with rank and size; its own answers ask the derived class."""
 
     class Options:
         def __init__(self, backend: str, timeout: timedelta) -> None:

@@ -1,4 +1,4 @@
-"""What the hooks keep between steps. What they sum is held to Gloo's sums on a rack (tests/torch_suite)."""
+"""State that the hooks keep between steps. Their sums are held to Gloo's on a rack (tests/torch_suite)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from p4reduce.torch.line import Line
 
 
 class Joined:
-    """As much of a communicator as calls and the end take."""
+    """A stand-in for a communicator, with as much as calls and the end take."""
 
     def __init__(self) -> None:
         self.aborted: list[str] = []

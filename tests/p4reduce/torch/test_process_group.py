@@ -396,7 +396,7 @@ def test_a_rank_may_have_nothing_to_exchange() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_views_that_are_negative_or_conjugate(dtype: Any) -> None:
-    """They are in memory what they are not to who looks at them."""
+    """Check views whose memory holds other values than they show."""
     how = options(dist.AllreduceOptions, dist.ReduceOp.MAX)
 
     def work(group: P4ReduceProcessGroup) -> Any:

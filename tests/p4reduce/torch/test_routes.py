@@ -1,4 +1,4 @@
-"""Which way a collective takes."""
+"""Ways that collectives take: the network or Gloo."""
 
 from __future__ import annotations
 

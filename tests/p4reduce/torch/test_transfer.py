@@ -51,7 +51,7 @@ class Stream:
 
 
 class Cuda:
-    """As `torch.cuda`; `said` is what a device is told."""
+    """A stand-in for `torch.cuda`; `said` is what a device is told."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -76,7 +76,7 @@ class Cuda:
 
 
 class Tensor(torch.Tensor):  # type: ignore[misc, name-defined]
-    """Its memory is the host's; it can be told which streams use it."""
+    """A tensor in the host's memory; it can be told which streams use it."""
 
     @staticmethod
     def __new__(cls, data: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What PyTorch waits for: futures, callbacks, errors."""
+"""Work that PyTorch waits for: futures, callbacks, errors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_it_is_over_when_all_are_and_the_result_is_there_before_callbacks_run() 
 
 
 def test_a_result_is_put_in_place_once() -> None:
-    """Also where another thread ends the collective while this one still begins to listen."""
+    """Check that it is, also where another thread ends the collective while this one begins to listen."""
     filling, made = threading.Event(), threading.Event()
     filled: list[str] = []
 
@@ -117,7 +117,7 @@ def test_what_finish_raises_is_raised_where_one_waits() -> None:
 
 
 def test_a_callback_may_wait_for_another_collective() -> None:
-    """As DDP's PowerSGD hook does."""
+    """Check that it may, as DDP's PowerSGD hook does."""
     first: Future[int] = Future()
     second: Future[int] = Future()
     one, _ = work_of(first)
@@ -203,7 +203,7 @@ print(said)
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_job_where_it_would_end_the_script() -> None:
-    """Not where the script handles it, or a forked process alone gets it."""
+    """Check that it does not where the script handles it, or where a forked process alone gets it."""
     done = subprocess.run(
         [sys.executable, "-c", SIGNALS], capture_output=True, text=True, timeout=120, check=False
     )

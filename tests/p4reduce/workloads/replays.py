@@ -1,4 +1,4 @@
-"""What replays are tested with: a clock that jumps, a network on paper, and ranks that are threads."""
+"""Tools to test replays: a clock that jumps, a network on paper, and ranks that are threads."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class FakeReducer:
         return future
 
     def _add_others(self, array: NDArray[Any]) -> None:
-        """What the other ranks have where this one has what is in `array`."""
+        """Add what the other ranks have, where this one has what is in `array`."""
         own, *others = (
             summands(rank, world_size=self.world_size, dtype=array.dtype) for rank in range(self.world_size)
         )
@@ -103,17 +103,17 @@ class FakeReducer:
         """The others are there already."""
 
     def reference(self, racks: Racks, dtype: Any) -> None:
-        """Nobody asks."""
+        """Do nothing: nobody asks."""
 
     def retransmissions(self) -> int | None:
         return 7 * len(self.sizes)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class Meeting:
-    """Where `size` threads sum: all have to come before any goes on."""
+    """Sums of `size` threads: all have to come before any goes on."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -158,7 +158,7 @@ class ThreadReducer:
         self._queue.submit(self._meeting.sum, self.rank, np.zeros(1, np.int32)).result()
 
     def reference(self, racks: Racks, dtype: Any) -> None:
-        """Nobody asks."""
+        """Do nothing: nobody asks."""
 
     def retransmissions(self) -> int | None:
         return None

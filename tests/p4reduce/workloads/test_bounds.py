@@ -1,4 +1,4 @@
-"""What links allow, by hand."""
+"""Bounds that links set, worked out by hand."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ MISTAKES: list[tuple[str, int, str, str]] = [
 
 @pytest.fixture(autouse=True)
 def _pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is one, wherever this runs."""
+    """Pretend that PyTorch is there, wherever this runs."""
     monkeypatch.setattr(script, "gloo_missing", lambda: "")
 
 

@@ -20,13 +20,13 @@ class FakeAdmin:
     jobs: ClassVar[list[str]] = []
 
     def __init__(self, address: str) -> None:
-        """Nobody is asked."""
+        """Ask no controller."""
 
     def __enter__(self) -> FakeAdmin:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
+        """Close nothing."""
 
     def create_job(self, name: str, world_size: int, **_: Any) -> None:
         if len(self.jobs) == 2:
@@ -43,13 +43,13 @@ class FakeTeam:
     """Workers that do as they are told."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """None are started."""
+        """Start no workers."""
 
     def __enter__(self) -> FakeTeam:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """None are there."""
+        """Stop no workers."""
 
     def join(self, job: str, **_: Any) -> list[dict[str, str]]:
         return [{"mode": "ring", "mode_reason": ""}]

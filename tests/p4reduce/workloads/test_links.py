@@ -49,7 +49,7 @@ def test_a_cluster_without_a_controller() -> None:
 
 @pytest.mark.parametrize("carries", [0, 2, 1000])
 def test_what_is_still_in_a_queue_is_waited_for(carries: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not where a link never stops."""
+    """Check also that a link that never stops is not waited for."""
     cluster = cluster_state("c1", controller_process=myself())
     looks: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Where a job's workers are."""
+"""Places of a job's workers."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SEED = 5
 def summed(
     strategy: Strategy, dtype: np.dtype[Any], *, ranks: int, elements: int, reduction: Reduction, order: Any
 ) -> Array:
-    """What the ranks of a simulated rack get for their seeded tensors."""
+    """Return what the ranks of a simulated rack get for their seeded tensors."""
     arrays = [tensor(seed=SEED, rank=rank, elements=elements, dtype=dtype) for rank in range(ranks)]
 
     def run(rank: int) -> Steps[Any]:

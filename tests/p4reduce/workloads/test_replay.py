@@ -46,7 +46,7 @@ def test_no_iterations() -> None:
 
 
 def _answer(began: float, *iterations: int) -> dict[str, Any]:
-    """Each iteration takes a second, of which half is spent on computing, and has a sum that goes on."""
+    """Return iterations of a second each: half of it is computing, and a sum goes on into the next one."""
     spans = [
         {"iteration": n, "kind": kind, "what": "x", "start_s": n + start, "end_s": n + end}
         for n in iterations

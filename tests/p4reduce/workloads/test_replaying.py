@@ -290,7 +290,7 @@ def test_too_many_workers_for_exact_sums() -> None:
 
 
 def _gradients(sizes: list[int], *, world_size: int, dtype: str) -> list[Gradients]:
-    """Every rank's."""
+    """Return every rank's gradients."""
     return [
         Gradients(sizes, rank=rank, world_size=world_size, dtype=dtype_of(dtype))
         for rank in range(world_size)

@@ -1,4 +1,4 @@
-"""What the demo prints and writes, from figures that are given."""
+"""Output of the demo, printed and written, from figures that are given."""
 
 from __future__ import annotations
 

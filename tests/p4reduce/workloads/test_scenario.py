@@ -188,7 +188,7 @@ def test_jobs_are_created_as_the_file_says(file: ClusterFile) -> None:
 
 
 def test_all_jobs_may_be_changed(file: ClusterFile) -> None:
-    """As 'p4reduce run --elastic --selective' does."""
+    """Check that they are changed as 'p4reduce run --elastic --selective' does it."""
     create_jobs(cluster_state("c1"), with_jobs(file, elastic=True, selective=True))
     assert [(found["elastic"], found["selective"]) for _, _, found in FakeAdmin.created] == [(True, True)] * 2
 

@@ -85,7 +85,7 @@ def test_an_elastic_job_goes_on_without_who_has_ended(team: Team) -> None:
 def test_an_elastic_gang_goes_on_without_who_was_left_out_with_its_machine(
     team: Team, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process lives, and has heard which GPU of its machine died."""
+    """Check it where the process lives, and has heard which GPU of its machine died."""
     team._elastic, team.gpus_per_host = True, 2
     heard = '{"error": {"kind": "WorkerLostError", "text": "GPU 1 of machine 0 (h1) died"}}'
     monkeypatch.setattr(team._processes[0], "stdout", said := _Said(team._processes[0].stdout, heard))

@@ -86,7 +86,7 @@ def test_numpys_own_result_passes(dtype: str, op: str, elements: int, world_size
 
 
 def _reduce(arrays: list[Array], reduction: Reduction) -> Array:
-    """By another way than the check's: one after the other, in Python's integers or 64-bit floats."""
+    """Reduce by another way than the check's: one after the other, in Python's integers or 64-bit floats."""
     dtype = arrays[0].dtype
     columns = zip(*(array.tolist() for array in arrays), strict=True)
     found: list[Any] = []
@@ -120,7 +120,7 @@ def test_a_wrong_element_fails(dtype: str, strategy: Strategy) -> None:
 
 
 def _added_up(arrays: list[Array], order: list[int]) -> Array:
-    """One after the other, in the arrays' own type."""
+    """Add the arrays one after the other, in their own type."""
     total = np.zeros_like(arrays[0])
     for place in order:
         total = total + arrays[place]
@@ -149,7 +149,7 @@ def test_what_is_added_up_in_the_type_itself_passes_in_any_order(dtype: str, wor
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_an_element_is_held_to_its_own_bound(dtype: str) -> None:
-    """What is small has a small bound, even where another element is large."""
+    """Check that a small element has a small bound, even where another element is large."""
     arrays = _tensors(dtype, elements=5000, world_size=8)
     result = _added_up(arrays, list(range(8)))
     magnitudes = np.add.reduce([np.abs(array.astype(np.float64)) for array in arrays])

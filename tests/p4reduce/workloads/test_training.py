@@ -24,7 +24,7 @@ TYPES = ("float32", "float16", "bfloat16")
 
 @dataclass
 class _Meeting:
-    """Where ranks that run as threads meet: `off_by` is added to the sum of one element."""
+    """A sum of ranks that run as threads: `off_by` is added to the sum of one element."""
 
     world_size: int
     off_by: float = 0.0
@@ -125,7 +125,7 @@ def test_gradients_of_any_type_are_held_to_its_bound(tmp_path: Path, dtype: str,
 
 @pytest.mark.slow
 def test_gradients_over_16_bits_are_held_to_their_bound_and_not_to_float32s(tmp_path: Path) -> None:
-    """With error feedback, by real communicators."""
+    """Check them with error feedback, by real communicators."""
     record = tmp_path / "sums.npy"
     answers = FakeRack(4).run(lambda c: train(c, steps=8, seed=1, wire="16bit", record=str(record)))
     assert len({answer["digest"] for answer in answers}) == 1

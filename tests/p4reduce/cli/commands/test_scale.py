@@ -159,7 +159,7 @@ def test_what_is_refused(
     [("4", [4]), ("4,8,12", [4, 8, 12]), ("4,8,…,32", [4, 8, 16, 32]), ("4,8,...,20", [4, 8, 12, 16, 20])],
 )
 def test_lists_of_gpus(tmp_path: Path, text: str, numbers: list[int]) -> None:
-    """By a factor where that comes to the last, else by a step."""
+    """Check that a list goes on by a factor where that reaches its last number, else by a step."""
     words = ("--bytes", "1M", "--gpus-per-host", "2", "--workers", "1", "--strategies", "in-network")
     found = simulated(tmp_path, *words, "--gpus", text)
     assert [row["gpus"] for row in found["results"]] == numbers

@@ -39,7 +39,7 @@ def test_more_seeds_than_fit_into_memory(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_one_seeds_json_is_that_of_many(tmp_path: Path) -> None:
-    """But for the time that it took."""
+    """Check that all three options write the same, but for the time that it took."""
     path, schedule = tmp_path / "s.json", tmp_path / "schedule.json"
     schedule.write_text(draw(7).to_json())
     written = []
@@ -65,7 +65,7 @@ def test_json_on_stdout_has_it_alone(words: list[str], capsys: pytest.CaptureFix
 def test_ctrl_c_says_what_was_found_so_far(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also of the seeds that were not yet handed over, and without making failures short."""
+    """Check that seeds not yet handed over are reported too, and that failures are not made short."""
     one, path = Targeted.one, tmp_path / "s.json"
 
     def fails_then_ends(self: Targeted, schedule: Schedule, **options: Any) -> Any:

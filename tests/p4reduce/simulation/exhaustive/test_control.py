@@ -92,7 +92,7 @@ def test_what_is_left_out_makes_no_difference_to_the_ends(name: str) -> None:
 
 @pytest.mark.slow
 def test_a_state_is_reached_again_by_what_led_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the controller and of workers; the one that is made anew comes to the same bytes."""
+    """Check it for the controller and workers: the one that is made anew comes to the same bytes."""
     again, checked = Parts._again, []
 
     def compared(self: Parts[Any], state: int) -> Any:
@@ -110,7 +110,7 @@ def test_a_state_is_reached_again_by_what_led_there(monkeypatch: pytest.MonkeyPa
 
 
 def a_member_forgets_a_pause(patch: pytest.MonkeyPatch) -> None:
-    """It says Paused, and starts the next collective all the same."""
+    """Let a member say Paused, and start the next collective all the same."""
     may_run = Member._may_run
 
     def forgets(self: Member, collective: int) -> bool:
@@ -122,7 +122,7 @@ def a_member_forgets_a_pause(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_start_is_believed_twice(patch: pytest.MonkeyPatch) -> None:
-    """What was heard for one renewal counts for the next."""
+    """Let what was heard for one renewal count for the next."""
     hear_renew = Member._hear_renew
 
     def keeps(self: Member, renew: Any) -> None:
@@ -133,7 +133,7 @@ def a_start_is_believed_twice(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_member_says_up_and_goes_on(patch: pytest.MonkeyPatch) -> None:
-    """Without waiting for the others."""
+    """Let a member go on without waiting for the others."""
     connected = Member.connected
 
     def goes_on(self: Member, renewal: int) -> bool:
@@ -190,12 +190,12 @@ def started_before_all_are_up(patch: pytest.MonkeyPatch) -> None:
 
 
 def held_at_the_rearmost(patch: pytest.MonkeyPatch) -> None:
-    """Where one has begun what another is held before."""
+    """Hold a job where its rearmost worker is, though another has begun the next collective."""
     patch.setattr("controller.jobs.moves.furthest", min)
 
 
 def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
-    """Of a job that has ended before it ran."""
+    """Keep the slots of a job that has ended before it ran."""
     release = SwitchAllocator.release
     freed = Allocations.freed
 
@@ -210,7 +210,7 @@ def slots_are_not_freed(patch: pytest.MonkeyPatch) -> None:
 
 
 def phases_are_not_saved(patch: pytest.MonkeyPatch) -> None:
-    """So that a controller that is started knows nothing of it."""
+    """Save no phase, so that a controller that is started knows nothing of it."""
     patch.setattr("controller.database.store.Store.save_phase", lambda self, *what, **how: None)
 
 

@@ -44,7 +44,7 @@ def test_a_scope_holds(name: str) -> None:
 
 
 def figures(found: Found) -> list[Any]:
-    """What exploring came to."""
+    """Return what an exploration came to, as numbers."""
     return [found.states, found.transitions, found.ends, found.depth, found.checks]
 
 
@@ -111,7 +111,7 @@ def every_duplicate_is_told_to_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
-    """What is broken is in the scope: something that the controller or the agent sees to."""
+    """Change nothing: the scope has the defect, in something that the controller or the agent sees to."""
 
 
 def changed(name: str, **changes: Any) -> Scope:

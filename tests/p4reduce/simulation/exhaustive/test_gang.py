@@ -93,7 +93,7 @@ def mates_meet_after_any_renewal(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_gpu_keeps_what_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
-    """Its mates drop what they have, and it waits for what they had."""
+    """Let one GPU keep what it has while its mates drop theirs: it waits for what they had."""
     begin_anew = MatePart._begin_anew
 
     def keeps(self: MatePart) -> None:
@@ -104,7 +104,7 @@ def one_gpu_keeps_what_is_begun_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_difference_is_told_without_the_mates_call(patch: pytest.MonkeyPatch) -> None:
-    """Of both calls only one is named."""
+    """Name only one of both calls."""
     difference = Gang._difference
 
     def short(self: Gang) -> str:

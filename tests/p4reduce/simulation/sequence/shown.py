@@ -33,7 +33,7 @@ def observed(
 
 
 def steps_of(schedule: Schedule, **options: Any) -> list[Step]:
-    """Those that its page has."""
+    """Return the steps that a run's page has."""
     outcome, observer = observed(schedule, **options)
     return list(observer.parts.chosen(failed=bool(outcome.error)).steps)
 
@@ -45,7 +45,7 @@ def page_of(schedule: Schedule, name: str | None = None, **options: Any) -> str:
 
 
 def given(text: str) -> dict[str, Any]:
-    """What a page's script finds in it."""
+    """Return what a page's script finds in it."""
     found = re.search(r'<script type="application/json" id="run">(.*?)</script>', text)
     assert found is not None
     data: dict[str, Any] = json.loads(found[1])

@@ -65,7 +65,7 @@ class Page:
         return found
 
     def step_of(self, rule: str, nth: int = 0) -> int:
-        """As the page counts."""
+        """Return the number of the nth step by that rule, as the page counts."""
         return [n for n, step in enumerate(self.run["steps"], 1) if step.get("rule") == rule][nth]
 
     def go(self, step: int) -> None:
@@ -76,7 +76,7 @@ class Page:
         assert self.at() == step
 
     def check(self) -> None:
-        """Nothing went wrong that a console would show, and nothing was asked of a network."""
+        """Check that a console would show nothing wrong, and that nothing was asked of a network."""
         assert self.browser.complaints() == []
         asked = {url.partition("#")[0] for url in self.browser.requested()}
         assert asked <= {self.path.as_uri(), "about:blank"}

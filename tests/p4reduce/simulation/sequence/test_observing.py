@@ -1,4 +1,4 @@
-"""What is observed of a run is what happened in it, and it happens as it does without."""
+"""Observations of a run: they are what happened in it, and it happens as it does without them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.p4reduce.simulation.sequence.shown import EXAMPLES, NAMES, example, o
 
 
 def rules(steps: list[Step]) -> list[str]:
-    """Those that packets met, in order."""
+    """Return the rules that packets met, in order."""
     return [step.rule.name for step in steps if step.rule is not None]
 
 

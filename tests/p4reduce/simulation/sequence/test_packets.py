@@ -1,4 +1,4 @@
-"""What frames are called, and that the fields of their headers are those that were built into them."""
+"""Names of frames, and fields of their headers, which are those that were built into them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.p4reduce.simulation.sequence.shown import example, steps_of
 
 
 def packets(name: str) -> list[Packet]:
-    """Those of an example that left."""
+    """Return the packets that left in an example."""
     return [arrow.packet for step in steps_of(example(name)) for arrow in step.left]
 
 

@@ -1,4 +1,4 @@
-"""Which steps a page has where a run has more than there is room for."""
+"""Steps that a page has where a run has more than there is room for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which host plays which address."""
+"""Hosts that play a capture's addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is taken from capture files of all kinds, and what is left out and why."""
+"""Packets taken from capture files of all kinds, and those left out, with the reason."""
 
 from __future__ import annotations
 

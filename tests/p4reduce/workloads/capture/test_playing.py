@@ -1,4 +1,4 @@
-"""What is sent and what is refused; what the figures look like. Without a network."""
+"""Packets that are sent or refused, and how the figures look. Without a network."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def play_hosts(plan: Plan) -> list[PlayHost]:
 
 
 def frames_of(plan: Plan) -> list[bytes]:
-    """What would be sent; the third of a hundred thousand packets, each."""
+    """Return the frames that would be sent, each with the sequence number 0x20003."""
     hosts, data = play_hosts(plan), plan.packets.capture.data
     return [frame_of(data, hosts, packet, sequence=0x20003) for packet in plan.played]
 

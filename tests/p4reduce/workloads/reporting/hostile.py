@@ -11,7 +11,7 @@ HOSTILE = "</script><script>document.title='owned'</script><img src=x onerror=\"
 
 
 def hostile(run: Run) -> Run:
-    """Every text of a run says something that a careless page would run."""
+    """Return the run with texts that all say something that a careless page would run."""
     document = run.as_json()
     for key in ("machine", "started", "command", "dtype"):
         document[key] = HOSTILE

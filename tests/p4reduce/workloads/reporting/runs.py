@@ -201,7 +201,7 @@ def _iteration(
     reducing_s: float,
     draw: random.Random,
 ) -> float:
-    """One worker's iteration from `start`; when it ends."""
+    """Add one worker's iteration from `start` to `spans`, and return when it ends."""
 
     def add(kind: Literal["compute", "communicate", "wait"], what: str, begin: float, end: float) -> None:
         spans.append(Span(rank=rank, iteration=iteration, kind=kind, what=what, start_s=begin, end_s=end))

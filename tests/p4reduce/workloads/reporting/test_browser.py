@@ -60,7 +60,7 @@ def _marks(browser: Browser, chart: str) -> int:
 
 
 def _asked(browser: Browser) -> set[str]:
-    """Without what is in the page itself: Plotly puts heat maps into images that way."""
+    """Return what the page asked for beyond itself: Plotly puts heat maps into images as data."""
     return {url for url in browser.requested() if not url.startswith(("data:", "blob:"))}
 
 

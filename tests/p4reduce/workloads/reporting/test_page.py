@@ -33,7 +33,7 @@ class _Tags(HTMLParser):
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """What Plotly is told, which takes text for HTML too."""
+    """Yield the texts that Plotly is told, which it takes for HTML too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list | dict):

@@ -1,4 +1,4 @@
-"""What a terminal shows of a run."""
+"""Tables that a terminal shows of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of runs in which it is known whether in-network aggregation pays."""
+"""Verdicts on runs in which it is known whether in-network aggregation pays."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_what_is_slower_does_not_pay_and_says_what_was_seen() -> None:
 
 
 def test_bytes_that_a_type_takes_on_the_wire_are_what_holds_it_up() -> None:
-    """Nothing was sent again: the link carries more than the tensor."""
+    """Check the reason where nothing was sent again: the link carries more than the tensor."""
     run = compared(rack(8), dtype="bfloat16")
     doubled = {
         name: LinkBytes(up=2 * way.up, down=2 * way.down)

@@ -1,4 +1,4 @@
-"""What a soak draws: the same from the same seed."""
+"""Draws of a soak: the same from the same seed."""
 
 from __future__ import annotations
 

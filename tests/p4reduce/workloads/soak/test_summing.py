@@ -1,4 +1,4 @@
-"""How a soak's workers compare two ways to the same sum."""
+"""Comparison of two ways to the same sum by a soak's workers."""
 
 from __future__ import annotations
 

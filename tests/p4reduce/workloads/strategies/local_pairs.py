@@ -60,7 +60,7 @@ class LocalPair:
 
 
 def local_pairs(peers: list[list[int]]) -> list[dict[int, LocalPair]]:
-    """For each rank its ends, by peer; everybody's peers have to be each other's."""
+    """Return each rank's ends, by peer; everybody's peers have to be each other's."""
     ways: dict[tuple[int, int], Queue[Array]] = {
         (rank, peer): Queue() for rank, own in enumerate(peers) for peer in own
     }
@@ -71,5 +71,5 @@ def local_pairs(peers: list[list[int]]) -> list[dict[int, LocalPair]]:
 
 
 def as_pairs(ends: dict[int, LocalPair]) -> Pairs:
-    """What strategies take."""
+    """Return the ends as the type that strategies take."""
     return cast(Pairs, ends)

@@ -45,7 +45,7 @@ def worker(rank: int, meeting_place: Path, results: Any) -> None:
 
 @pytest.fixture(scope="module")
 def sums(tmp_path_factory: pytest.TempPathFactory) -> list[dict[tuple[str, bool], Any]]:
-    """What each of three processes got, over the loopback interface."""
+    """Return what each of three processes got, over the loopback interface."""
     context = multiprocessing.get_context("spawn")
     meeting_place, results = tmp_path_factory.mktemp("gloo") / "meeting", context.Queue()
     workers = [context.Process(target=worker, args=(rank, meeting_place, results)) for rank in range(RANKS)]

@@ -42,7 +42,7 @@ def peers_of(opened: Open, size: int) -> list[list[int]]:
 
 
 def summed(opened: Open, arrays: list[Any]) -> list[dict[int, LocalPair]]:
-    """All ranks sum their arrays in place; their ends, which have counted."""
+    """Sum all ranks' arrays in place, and return the ranks' ends, which have counted."""
     size = len(arrays)
     everybody = local_pairs(peers_of(opened, size))
     reducers = [opened(ends, rank, size) for rank, ends in enumerate(everybody)]
@@ -108,7 +108,7 @@ def test_gloo_sums_in_the_arrays_own_memory_and_type(dtype: str) -> None:
 
 
 class LostPair:
-    """To a worker that has died."""
+    """An end to a worker that has died."""
 
     def __getattr__(self, name: str) -> Any:
         raise ConnectionError("rank 1 has died")

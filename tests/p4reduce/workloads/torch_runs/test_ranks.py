@@ -35,7 +35,7 @@ class Heard:
         self.on_line: Callable[[Line], None] = lambda line: None
 
     def run(self, on_look: Callable[[], None] = lambda: None) -> Failure | None:
-        """To its end; nobody is left."""
+        """Run to the end, check that nobody is left, and return the failure if there was one."""
         told = [{"RANK": str(rank)} for rank in range(2)]
         try:
             with Ranks(

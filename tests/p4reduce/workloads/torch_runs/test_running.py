@@ -1,4 +1,4 @@
-"""What the links carry while a script runs, also where the controller ends and is started again."""
+"""Load of the links while a script runs, also where the controller ends and is started again."""
 
 from __future__ import annotations
 

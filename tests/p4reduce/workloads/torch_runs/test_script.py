@@ -1,4 +1,4 @@
-"""What a script may be, and what each of its processes is told."""
+"""Scripts that can be run, and the variables that each of their processes is told."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_a_bucket_is_full_at_its_limit_not_above() -> None:
 
 
 def test_a_given_size_is_for_the_first_bucket_too() -> None:
-    """As DDP's bucket_cap_mb: the small first bucket is there by default only."""
+    """Check that it is as with DDP's bucket_cap_mb: the small first bucket is there by default only."""
     workload = _workload([MIB] * 4)
     assert [len(b.layers) for b in buckets(workload)] == [1, 3]
     assert [len(b.layers) for b in buckets(workload, cap_bytes=8 * MIB)] == [2, 2]

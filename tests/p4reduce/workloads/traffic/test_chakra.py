@@ -102,13 +102,13 @@ def test_kernels_of_two_types() -> None:
 
 
 def test_layers_that_are_split_over_workers_sum_in_the_forward_pass_too() -> None:
-    """Those sums are no gradients, and do not end the iteration."""
+    """Check that those sums are no gradients, and do not end the iteration."""
     split = all_reduce(20, "COMM_COLL_NODE_conv_ALLREDUCE", 64, after=(0,))
     assert _read(TEXT[0], split, *TEXT[1:]).layers == _read(*TEXT).layers
 
 
 def test_sums_of_several_process_groups_are_said() -> None:
-    """Those of tensor parallelism in the backward pass cannot be told from gradients."""
+    """Check the note: tensor parallelism's sums in the backward pass cannot be told from gradients."""
     nodes = [
         node(1, "f", duration_us=10),
         all_reduce(2, "activations", 64, after=(1,), group="5"),
@@ -127,7 +127,7 @@ def test_sums_of_several_process_groups_are_said() -> None:
 
 
 def test_sums_of_input_gradients_are_told_by_name() -> None:
-    """They are no gradients, of layers that are split over workers."""
+    """Check that they are not taken for gradients: their layers are split over workers."""
     for after, name in [(2, "COMM_COLL_NODE_fc_IG_COMM__ALLREDUCE"), (4, "COMM_COLL_NODE_fc_ALLREDUCE")]:
         split = all_reduce(20, name, 64, after=(after,))
         assert _read(*TEXT, split).layers == _read(*TEXT).layers
@@ -136,7 +136,7 @@ def test_sums_of_input_gradients_are_told_by_name() -> None:
 
 
 def test_layers_without_a_gradient_have_their_forward_time() -> None:
-    """It counts with the layer before: that one's parameters are needed when both begin."""
+    """Check that it counts with the layer before: that one's parameters are needed when both begin."""
     text = [
         node(0, "COMP_NODE_stem_FWD", duration_us=7),
         node(1, "COMP_NODE_conv_FWD", duration_us=100, after=(0,)),
@@ -222,7 +222,7 @@ def test_a_recorded_trace_has_buckets_and_kernels() -> None:
 
 
 def test_an_all_reduce_is_ready_when_what_it_waits_for_is() -> None:
-    """Its place in the file says nothing, and nodes without parents in the file are no mistake."""
+    """Check that its place in the file says nothing, and that parents may be missing in the file."""
     late = [
         node(1, "fwd", duration_us=10, after=(99, 1)),
         node(2, "a_backward", duration_us=20, after=(1,)),

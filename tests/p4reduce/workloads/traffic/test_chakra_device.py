@@ -148,7 +148,7 @@ THREE = (30, [(400, 20), (800, 20), (1600, 20)])
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("chained", [False, True])
 def test_the_processor_launches_ahead(chained: bool, timed: bool) -> None:
-    """All is launched in the first 0.2 ms, before the first kernel has ended."""
+    """Check it where all is launched in the first 0.2 ms, before the first kernel has ended."""
     workload = _three(by_operator=True, chained=chained, timed=timed).read()
     assert _times(workload) == THREE
     assert workload.source == (
@@ -164,7 +164,7 @@ def test_the_order_in_the_file_tells_nothing(seed: int) -> None:
 
 
 def test_ids_of_kernels_after_those_of_all_operators() -> None:
-    """Without start times a kernel comes with its operator, whatever its id."""
+    """Check that without start times a kernel comes with its operator, whatever its id."""
     nodes = [
         node(1, FORWARD, is_cpu_op=True),
         node(2, BACKWARD, after=(1,), is_cpu_op=True),
@@ -239,7 +239,7 @@ def test_of_several_iterations_the_first_though_the_second_is_launched_ahead() -
 
 
 def test_a_kernel_that_depends_on_kernels_alone_came_with_the_last_of_them() -> None:
-    """Each operator launches two kernels; the second depends on the first. The rest is as in other traces."""
+    """Check operators of two kernels, the second depending on the first; the rest is as in other traces."""
     made = Recording()
     at = 1.0
     made.operator(FORWARD)
@@ -340,7 +340,7 @@ def test_kernels_that_run_at_once_count_once() -> None:
 
 
 def test_a_sum_does_not_wait_for_other_streams() -> None:
-    """It started before all that was launched earlier had ended: it waited for its own gradient."""
+    """Check a sum that starts before all that was launched earlier ends: it waited for its own gradient."""
     made = Recording()
     made.operator(FORWARD)
     made.kernel(1, 10)

@@ -1,4 +1,4 @@
-"""What a user may say: a bundled model, or a file of any kind, known by what is in it."""
+"""Sources that a user may name: a bundled model, or a file of any kind, known by what is in it."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_times_follow_from_the_multiply_adds(model: str) -> None:
 
 
 def test_the_time_of_a_module_is_at_its_last_tensor() -> None:
-    """So no tensor of a module is ready, or needed, before the others."""
+    """Check that no tensor of a module is ready, or needed, before the others."""
     layers = bundled("alexnet").layers
     # A linear layer's bias is ready first, a convolution's weight.
     assert [layer.name for layer in layers[:2]] == ["features.0.bias", "features.0.weight"]

@@ -204,7 +204,7 @@ def _closure(optimizer: str) -> Loop:
 
 
 def _partly(*, frozen: bool) -> Loop:
-    """Some layers are frozen, or not used."""
+    """Return a loop in which some layers are frozen, or not used."""
     net, aside = _net(6, 5, 5, 4), _net(5, 5)
     if frozen:
         net[2].requires_grad_(False)
@@ -264,7 +264,7 @@ def _critics(count: int) -> Loop:
 
 
 def _shared_checkpoint() -> Loop:
-    """One block, three times, re-entrant: its gradients are added up within one backward pass."""
+    """Return a loop with one block, three times, re-entrant: one backward pass adds up its gradients."""
     first, block, last = _net(6, 5), _net(5, 5), _net(5, 2)
     parameters = [p for net in (first, block, last) for p in net.parameters()]
     chosen = torch.optim.SGD(parameters, lr=0.01)
@@ -297,7 +297,7 @@ def _adversarial() -> Loop:
 
 
 def _piecewise_penalty() -> Loop:
-    """Where slopes are constant, the penalty's gradient by its input is undefined."""
+    """Return a loop with constant slopes: the penalty's gradient by its input is undefined."""
     net = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 1))
     chosen = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -313,7 +313,7 @@ def _piecewise_penalty() -> Loop:
 
 
 def _in_backward() -> Loop:
-    """Each parameter is updated by a hook as soon as its gradient is there."""
+    """Return a loop in which a hook updates each parameter as soon as its gradient is there."""
     net = _net(6, 5, 4)
     optimizers = {parameter: torch.optim.SGD([parameter], lr=0.01) for parameter in net.parameters()}
 
@@ -475,7 +475,7 @@ def test_a_loop_is_read_as_its_hooks_saw_it(name: str, tmp_path: Path) -> None:
 
 
 def _times_are_the_hooks(workload: Workload, truth: Truth) -> None:
-    """Each gradient is ready after its hook was called, and before the next one's."""
+    """Check that each gradient is ready after its hook was called, and before the next one's."""
     labels = sorted(time for times in truth.handed_over.values() for time in times)
     computed_us = workload.forward_ns / 1000
     for layer, times in zip(
@@ -541,7 +541,7 @@ def _truth(document: dict[str, Any]) -> Truth:
 
 @pytest.mark.parametrize("kept", [False, True])
 def test_a_function_that_gives_no_gradient(tmp_path: Path, *, kept: bool) -> None:
-    """Nothing tells the size of what was never there; the optimizer tells that of zeros that were kept."""
+    """Check that it has a size where the optimizer tells that of zeros that were kept, and no size else."""
 
     class Half(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod

@@ -301,7 +301,10 @@ def test_scalars_without_a_type_are_told() -> None:
 
 
 def _older(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As Kineto recorded until 2021: other categories, labels among operators, no evaluate_function."""
+    """Return events as Kineto recorded them until 2021.
+
+    Categories are others, labels are operators, and no name has evaluate_function in front.
+    """
     names = {
         "cpu_op": "Operator",
         "user_annotation": "Operator",
