@@ -75,7 +75,7 @@ def require_roce_v2(path: Path, *, scapy_every: int = 1) -> Counter[int]:
 
 
 def is_quoted(row: dict[str, str]) -> bool:
-    """Whether a packet is only quoted, by the host that it came to after its worker had gone (ICMP)."""
+    """Tell whether a packet is only quoted, by the host that it came to after its worker had gone (ICMP)."""
     return ":icmp:" in row["frame.protocols"]
 
 
@@ -98,9 +98,9 @@ class GoBack:
 
 
 def go_backs(path: Path, sender: IPv4Address) -> list[GoBack]:
-    """Where one host's requesters went back, by the capture of the port that the host is on.
+    """Find where one host's requesters went back, in the capture of the port that the host is on.
 
-    Of each connection one end sends data and the other NAKs, so that a pair of addresses is a connection.
+    One end of each connection sends data and the other NAKs, so that a pair of addresses is a connection.
     """
     found: list[GoBack] = []
     previous: dict[tuple[IPv4Address, int], int] = {}

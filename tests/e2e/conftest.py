@@ -35,7 +35,7 @@ _NUMBERS = itertools.count()
 
 
 def unique() -> str:
-    """What no other cluster's name ends with."""
+    """Return a word that no other cluster's name ends with."""
     return f"{os.getpid()}-{next(_NUMBERS)}"
 
 

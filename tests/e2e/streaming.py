@@ -52,7 +52,7 @@ class Stream:
         self.more(5)
 
     def progress(self) -> int:
-        """How far the furthest is."""
+        """Return how far the furthest rank is."""
         files = self.directory.glob("progress-*")
         return max((int(file.read_text()) for file in files), default=0)
 
@@ -67,7 +67,7 @@ class Stream:
         self.faults.kill_worker(self.job, rank)
 
     def end(self, *ranks: int) -> list[dict[str, Any]]:
-        """What these came to, each exact to the end, and alike."""
+        """End the sums, and return what these ranks came to: each exact to the end, and alike."""
         (self.directory / "stop").touch()
         answers = [self.answer(rank) for rank in ranks]
         for answer in answers:

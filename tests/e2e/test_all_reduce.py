@@ -185,7 +185,7 @@ def test_losses_in_the_switch_are_repaired() -> None:
 
 
 def summed_per_rank(running: Fabric, job: str) -> list[dict[str, int]]:
-    """What the switch counted for each rank, in packets."""
+    """Return what the switch counted for each rank, in packets."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         flows = sorted(admin.counters(job), key=lambda flow: flow.rank)
     return [{name: value.packets for name, value in flow.counters.items()} for flow in flows]

@@ -1,4 +1,4 @@
-"""What is on the links is RoCE v2: tshark decodes it, scapy agrees on each ICRC, PSNs follow each other."""
+"""RoCE v2 on the links: tshark decodes it, scapy agrees on each ICRC, PSNs follow each other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.emulation
 
 @pytest.fixture(scope="module")
 def tshark() -> None:
-    """These tests are about what tshark says; `make test` installs it."""
+    """Require tshark, as these tests are about what it says; `make test` installs it."""
     assert shutil.which("tshark"), "tshark is missing: apt-get install --no-install-recommends tshark"
 
 

@@ -52,7 +52,7 @@ def test_every_strategy_in_a_rack(tmp_path: Path, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", pytest.param("bfloat16", marks=pytest.mark.long)])
 def test_in_two_racks_with_rates(tmp_path: Path, dtype: str) -> None:
-    """Of numbers of two bytes, each rack's sum is rounded, too: the workers hold theirs to those bits."""
+    """Check numbers of two bytes too: a rack's sum is rounded, and the workers hold theirs to those bits."""
     file = tmp_path / "run.json"
     words = (
         f"compare spine-leaf --hosts 4 --spines 1 --bytes {_BYTES} --strategies in-network,ring --rounds 1"

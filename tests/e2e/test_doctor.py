@@ -1,4 +1,4 @@
-"""For every fault: what `p4reduce doctor` says about it on a running rack, and that it is well afterwards.
+"""Diagnoses by `p4reduce doctor` of every fault on a running rack, and its health afterwards.
 
 One job of four workers sums all the time, its PSNs wrap soon after it began; faults come and go under it. The
 order matters: what ends the job comes last.
@@ -111,14 +111,14 @@ def create(running: Fabric, job: str, workers: int, **settings: Any) -> None:
 
 
 def ask(running: Fabric, job: str | None = None) -> Diagnosis:
-    """What doctor finds."""
+    """Return what doctor finds."""
     now = state.load(running.state.name)
     assert now is not None
     return diagnose(gather(now), job)
 
 
 def text(found: Diagnosis) -> str:
-    """All that people see."""
+    """Return all that people see of a diagnosis."""
     return "\n".join(line for line, _ in words.lines(found))
 
 
@@ -133,7 +133,7 @@ def until(running: Fabric, true: Callable[[Diagnosis], bool], job: str | None = 
 
 
 def until_healthy(running: Fabric, job: str | None = None) -> Diagnosis:
-    """Until all is well."""
+    """Wait until all is well, and return that diagnosis."""
     return until(running, lambda found: found.is_healthy, job)
 
 
@@ -441,9 +441,9 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def test_a_switch_that_another_controller_has_taken() -> None:
-    """It deletes the entry of a flow; when it has gone, the controller puts that right by itself.
+    """Check that a flow's entry that it deletes is missed, and put back by the controller when it has gone.
 
-    On a rack that waits long for a switch: else the job goes on by ring, which waits for no flow.
+    The rack waits long for a switch: else the job goes on by ring, which waits for no flow.
     """
     with (
         rack(3, controller_options={"switch_timeout_s": 600.0}) as running,
@@ -466,7 +466,7 @@ def test_a_switch_that_another_controller_has_taken() -> None:
 
 @contextmanager
 def taken_from(running: Fabric, *, host: str) -> Iterator[None]:
-    """Another controller is primary of the switch, and has deleted the entry of a host's flow."""
+    """Let another controller be primary of the switch, and delete the entry of a host's flow."""
     switch = running.state.switches[0]
     # A process of its own: threads of gRPC that this one has already may be in another test's namespace.
     taker = subprocess.Popen(
@@ -663,7 +663,7 @@ def test_an_uplink_that_is_down_and_where_its_traffic_went() -> None:
 
 
 def troubles(found: Diagnosis) -> list[str]:
-    """What is worse than a note."""
+    """Return what the findings say that are worse than a note."""
     return [finding.says for finding in found.findings if finding.severity is not Severity.NOTE]
 
 

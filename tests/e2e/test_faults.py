@@ -32,7 +32,7 @@ def four() -> Iterator[Fabric]:
 
 @pytest.fixture(scope="module")
 def team(four: Fabric) -> Iterator[Team]:
-    """One job for all, as workers take their time to start."""
+    """Join one job for all tests, as workers take their time to start."""
     with joined(four, 4, job="aimed") as made:
         yield made
 
@@ -54,7 +54,7 @@ def strike(running: Fabric, team: Team, *faults: PacketFault, **request: Any) ->
 
 
 def counted(running: Fabric, name: str) -> int:
-    """How many packets of the running job the switch has counted so."""
+    """Return how many packets of the running job the switch has counted under that name."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return sum(flow.counters[name].packets for flow in admin.counters("aimed"))
 
@@ -106,7 +106,7 @@ def test_a_single_packet(four: Fabric, team: Team, aimed: Sequence[dict[str, Any
 
 
 def test_stale_duplicates_after_a_slot_was_reused(four: Fabric, team: Team) -> None:
-    """All packets of a message again, hundreds of messages later: its slots have other messages' sums."""
+    """Repeat a message's packets hundreds of messages later, when its slots have other messages' sums."""
     elements, before = 2_000_000, counted(four, "stale")
     for _ in range(5):
         [took_s] = all_reduce(team, elements=elements, dtype="int32", seed=1)[0]["seconds"]

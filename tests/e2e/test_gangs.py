@@ -98,7 +98,7 @@ def test_a_gpu_that_dies_is_named_by_its_machine_to_everybody() -> None:
 
 
 def test_an_elastic_gang_goes_on_without_the_machine_of_a_gpu_that_dies() -> None:
-    """In the middle of a sum, which the others make anew. The machine's other GPU hears which one died."""
+    """Kill a GPU during a sum, which the others make anew. The machine's other GPU hears which one died."""
     with (
         rack(3, gpus_per_host=2) as running,
         gang(running, "train", workers=6, elastic=True) as (team, _),

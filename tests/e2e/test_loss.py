@@ -66,6 +66,6 @@ def two_racks() -> Iterator[Team]:
 
 @pytest.mark.parametrize("loss", [0.01, pytest.param(0.05, marks=pytest.mark.long)])
 def test_two_racks_are_exact(two_racks: Team, loss: float) -> None:
-    """On the links between the switches too."""
+    """Check them with loss on the links between the switches too."""
     lost = sums_under(two_racks.cluster, two_racks, loss, strategy="in-network", largest=40_003)
     assert lost > 0

@@ -34,7 +34,7 @@ def four() -> Iterator[Fabric]:
 
 @contextmanager
 def summing(team: Team) -> Iterator[list[int]]:
-    """All-reduces one after the other meanwhile, each checked; their number."""
+    """Run checked all-reduces one after the other meanwhile, and yield their number."""
     done, wrong, enough = [0], [], threading.Event()
 
     def reduce() -> None:
@@ -127,7 +127,7 @@ def test_nothing_of_a_capture_gets_into_a_sum(four: Fabric, tmp_path: Path) -> N
 
 
 def test_timing_sizes_and_the_links_rate(four: Fabric, tmp_path: Path) -> None:
-    """Each address becomes a host; nothing is sent before its time, and not faster than the link is."""
+    """Check that each address becomes a host, and nothing is sent too early, or faster than the link is."""
     frames = [
         (0.01 * number, roce(f"192.0.2.{1 + number % 4}", f"192.0.2.{1 + (number + 1) % 4}", psn=number))
         for number in range(80)

@@ -25,7 +25,7 @@ STRATEGIES = ("in-network", "ring")
 
 @pytest.fixture(autouse=True)
 def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody studies these charts."""
+    """Shorten the looks: nobody studies these charts."""
     monkeypatch.setattr(replay, "_LOOK_S", 0.3)
 
 
@@ -104,7 +104,7 @@ def test_on_a_fabric_of_its_own(tmp_path: Path, dtype: str) -> None:
     "dtype", ["bfloat16", *(pytest.param(each, marks=pytest.mark.long) for each in ("float16", "float32"))]
 )
 def test_every_strategy_in_each_type(tmp_path: Path, dtype: str) -> None:
-    """Each sums every element of every bucket to the only number that it can be."""
+    """Check that each sums every element of every bucket to the only number that it can be."""
     size = 4 if dtype == "float32" else 2
     layers, result = tmp_path / "layers.csv", tmp_path / "run.json"
     layers.write_text("numel,forward_ns,backward_ns\n50001,0,0\n70000,0,0\n300000,0,0\n")

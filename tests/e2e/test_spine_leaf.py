@@ -153,7 +153,7 @@ def states(running: Fabric) -> dict[str, bool]:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("what", ["spine", pytest.param("uplink", marks=pytest.mark.long)])
 def test_what_fails_is_left_and_used_again(what: str, target: Target) -> None:
-    """In the middle of all-reduces, for each of two spines in turn: so one of them was in use."""
+    """Check it in the middle of all-reduces, for each of two spines in turn: so one of them was in use."""
     elements, repeat = (ELEMENTS, 60) if target is Target.EMBEDDED else (ELEMENTS // 4, 4)
     with (
         spine_leaf(spines=2, leaves=2, hosts=4, switch=target) as running,

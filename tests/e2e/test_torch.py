@@ -80,7 +80,7 @@ def test_a_script_runs_on_each_gpu_of_each_host(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("example", ["cnn.py", "transformer.py"])
 def test_an_example_is_plain_pytorch(example: str) -> None:
-    """It runs over Gloo under torchrun, and imports nothing of ours."""
+    """Check that it runs over Gloo under torchrun, and imports nothing of ours."""
     path = EXAMPLES / example
     assert not re.search(r"^\s*(from|import) p4reduce", path.read_text(), re.MULTILINE)
     words = ["torch.distributed.run", "--standalone", "--nproc-per-node", "1", str(path)]
@@ -207,7 +207,7 @@ def test_an_interruption_leaves_nothing(name: str, tmp_path: Path, number: signa
 
 
 def test_in_a_part_of_a_running_cluster(name: str, tmp_path: Path) -> None:
-    """It stays up, without the job and without processes, also after a run that was interrupted."""
+    """Check that it stays up, without the job and without processes, also after an interrupted run."""
     done = p4reduce(*f"up rack --hosts 3 --cluster {name} --detach".split())
     assert done.returncode == 0, done.stderr
     try:

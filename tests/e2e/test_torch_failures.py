@@ -177,7 +177,7 @@ def test_the_interpreter_ends_where_data_loaders_have_forked(three: Fabric, tmp_
 
 
 def test_training_goes_on_when_the_switch_restarts(three: Fabric, tmp_path: Path) -> None:
-    """And the interpreter ends, also without destroy_process_group()."""
+    """Check also that the interpreter ends without destroy_process_group()."""
     steps = 60
     run = Run(three, tmp_path, "slow", steps)
     until = time.monotonic() + PATIENCE_S

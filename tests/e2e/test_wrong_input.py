@@ -1,4 +1,4 @@
-"""What must not work gives a sentence that helps, at every worker, and disturbs nobody else."""
+"""Wrong input: it gives a sentence that helps, at every worker, and disturbs nobody else."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def six() -> Iterator[Fabric]:
 
 @contextmanager
 def bystanders(running: Fabric) -> Iterator[Team]:
-    """Another job on the same switch, on the last two hosts, which has to be right before and after."""
+    """Run another job on the last two hosts of the same switch: it has to be right before and after."""
     with Team(running.state, 2, hosts=running.state.hosts[4:]) as team:
         team.join("bystanders")
         all_reduce(team, elements=10_000, dtype="int32", seed=1)

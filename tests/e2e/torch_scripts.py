@@ -1,4 +1,4 @@
-"""What tests of scripts in clusters have in common: where they are, and what is left of a cluster."""
+"""Parts that tests of scripts in clusters share: where the scripts are, and what is left of a cluster."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def name() -> str:
 
 
 def gone(name: str) -> bool:
-    """Whether nothing of the cluster is left but what belongs to others."""
+    """Tell whether nothing of the cluster is left but what belongs to others."""
     return not namespaces.exists(f"p4r-{name}") and not state.directory_of(name).exists()
 
 
 def losses(printed: str) -> list[float]:
-    """What rank 0 said of its steps."""
+    """Return the losses that rank 0 printed, step by step."""
     return [float(loss) for loss in re.findall(r"^h1 \| step \d+: loss ([\d.]+)$", printed, re.MULTILINE)]
