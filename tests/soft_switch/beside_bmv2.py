@@ -1,4 +1,4 @@
-"""This switch and BMv2 side by side: what they are given, and that the same leaves both."""
+"""Comparison of this switch and BMv2 side by side: same input, and the same has to leave both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Both = tuple[list[Switch], list[Bench]]
 
 
 def assert_alike(both: Both, frames: Frames, *, batch: int = 1) -> dict[int, list[bytes]]:
-    """What leaves, after asserting that it is the same for both."""
+    """Assert that the same leaves both, and return it."""
     switches, benches = both
     ours, theirs = (bench.play(frames, batch=batch) for bench in benches)
     for port in PORTS:
@@ -24,7 +24,7 @@ def assert_alike(both: Both, frames: Frames, *, batch: int = 1) -> dict[int, lis
 
 
 class BeforeParser(Fence):
-    """For programs that do not look at IP: any frame whose first bytes say `forward to port 1`."""
+    """Fence for programs that do not look at IP: any frame whose first bytes say `forward to port 1`."""
 
     def __init__(self, head: bytes) -> None:
         self.head = head

@@ -58,7 +58,7 @@ def program(
     calculations: Sequence[Json] = (),
     **more: Any,
 ) -> bytes:
-    """One header `h`, one metadata instance `m`; without `ingress` all actions run in turn."""
+    """Return a program with header `h` and metadata `m`; without `ingress` all actions run in turn."""
 
     def fields(widths: Mapping[str, int | tuple[int, bool]]) -> list[list[Any]]:
         return [[n, *(w if isinstance(w, tuple) else (w, False))] for n, w in widths.items()]

@@ -32,7 +32,7 @@ def plane_with() -> Iterator[PlaneFactory]:
 
 @pytest.fixture
 def both() -> Iterator[Both]:
-    """This switch and BMv2 in one namespace, each with four ports."""
+    """Yield this switch and BMv2 in one namespace, each with four ports."""
     names = {kind: {p: (f"{kind}w{p}", f"{kind}s{p}") for p in PORTS} for kind in "ab"}
     with ExitStack() as stack:
         space = stack.enter_context(

@@ -1,4 +1,4 @@
-"""What packets of the programs here begin with, field by field, and some of them."""
+"""Headers that packets of the programs here begin with, field by field, and some packets."""
 
 from __future__ import annotations
 

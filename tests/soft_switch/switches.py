@@ -160,7 +160,7 @@ class Controller:
         self._write(p4r.Entity(direct_meter_entry=direct), p4r.Update.MODIFY)
 
     def counters(self) -> dict[str, list[tuple[int, int]]]:
-        """All indexed counters: (packets, bytes) by index."""
+        """Return all indexed counters: (packets, bytes) by index."""
         result = {}
         for counter in self.info.counters:
             entity = p4r.Entity(counter_entry=p4r.CounterEntry(counter_id=counter.preamble.id))

@@ -49,7 +49,7 @@ def plane(loaded: DataPlane) -> DataPlane:
 
 
 def look_up(plane: DataPlane, which: int, **key: int) -> dict[str, int]:
-    """What the program reports, or nothing when the packet is dropped."""
+    """Return what the program reports, or nothing when the packet is dropped."""
     leaving = plane.process(1, pack(KEY, {"which": which, **key}))
     return unpack(RESULT, leaving[0][1]) if leaving else {}
 
@@ -123,7 +123,7 @@ def test_a_hash_chooses_the_nth_member(
 
 
 def test_the_lowest_handle_is_given_out_again(plane: DataPlane) -> None:
-    """As BMv2 does it; the order of handles decides about a hash's choice."""
+    """Check that it is, as BMv2 does it; the order of handles decides about a hash's choice."""
     members = [plane.profile_member_insert(IDENTITY, ONE, [i]) for i in range(5)]
     assert members == [0, 1, 2, 3, 4]
     for member in (3, 1):

@@ -1,4 +1,4 @@
-"""This switch and BMv2's simple_switch_grpc: same program, entries and packets, equal bytes out."""
+"""Comparison with BMv2's simple_switch_grpc: same program, entries and packets, equal bytes out."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_state(both: Both) -> None:
 
 
 class FlowFence(Fence):
-    """For `flow.p4`: a command that asks for nothing but a port."""
+    """Fence for `flow.p4`: a command that asks for nothing but a port."""
 
     def frame(self, port: int) -> bytes:
         return flow_frame(port=port)

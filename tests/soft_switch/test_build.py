@@ -56,7 +56,7 @@ def test_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: P
 
 
 def test_processes_at_once(tmp_path: Path) -> None:
-    """All get the same library, which one of them makes."""
+    """Check that all get the same library, which one of them makes."""
     calls = tmp_path / "calls"
     cxx = compiler(tmp_path, f'[ "$1" = --version ] || echo "$$" >> {calls}\nexec g++ "$@"')
     code = f"from soft_switch.build import build_program; print(build_program({TINY!r}))"

@@ -71,7 +71,7 @@ def planes(monkeypatch: pytest.MonkeyPatch) -> list[FakePlane]:
 
 
 def errors(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """What main() says on its way to exit code 2; one line, behind argparse's usage if that refuses."""
+    """Return main()'s line on its way to exit code 2; argparse's usage comes before it if that refuses."""
     try:
         assert cli.main(arguments) == 2
     except SystemExit as leaving:

@@ -41,7 +41,7 @@ def test_garbage_of_every_length(name: str) -> None:
 
 
 def test_roce_frames_with_random_bits_turned() -> None:
-    """Everything that the aggregation program parses deepest, damaged and cut anywhere."""
+    """Process what the aggregation program parses deepest, damaged and cut anywhere."""
     chance = random.Random(6)
     plane = DataPlane(cpu_port=255)
     plane.load(P4REDUCE.read_bytes())

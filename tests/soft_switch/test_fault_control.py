@@ -30,7 +30,7 @@ NAMES = [(f"w{port}", f"s{port}") for port in range(4)]
 
 @pytest.fixture
 def control(tmp_path: Path) -> Iterator[FaultControl]:
-    """Of a data plane without ports."""
+    """Yield the control of a data plane without ports."""
     with DataPlane() as plane, FaultControl(f"unix:{tmp_path / 'faults.sock'}", plane.faults) as made:
         yield made
 

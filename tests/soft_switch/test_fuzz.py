@@ -27,7 +27,7 @@ def test_no_frame_makes_generated_code_err(name: str, tmp_path: Path) -> None:
 
 
 def test_a_byte_too_far_is_found(tmp_path: Path) -> None:
-    """What a sanitizer has to see: a program that takes frames for a byte longer than they are."""
+    """Check that a sanitizer finds a program that takes frames for a byte longer than they are."""
     target = any_program(HERE / "stacks.json", seed=7)
     one_more = replace(
         target, source=target.source.replace("Context c(frame, length);", "Context c(frame, length + 1);")

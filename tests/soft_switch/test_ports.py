@@ -106,7 +106,7 @@ def test_lost_frames_are_counted(space: str, plane: DataPlane) -> None:
 
 
 def test_a_rate_set_with_tc_holds(space: str, plane: DataPlane) -> None:
-    """What comes out in a time is never more than the bucket and the rate allow."""
+    """Check that no more comes out in a time than the bucket and the rate allow."""
     rate, bucket = 20e6 / 8, 20_000
     run(f"ip netns exec {space} tc qdisc add dev s1 root tbf rate 20mbit burst {bucket} limit 4000000")
     wires = {port: Wire(space, far) for port, (far, _) in NAMES.items()}

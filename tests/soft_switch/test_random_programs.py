@@ -39,7 +39,7 @@ def read_pcap(path: Path) -> list[bytes]:
 
 
 def through_bmv2(program: Path, frames: Sequence[bytes], folder: Path) -> list[bytes]:
-    """What leaves on port 1, one for each of the frames on port 0; BMv2 reads and writes files here."""
+    """Return what leaves port 1, one for each frame on port 0; BMv2 reads and writes files in `folder`."""
     for port, items in ((0, frames), (1, ())):
         write_pcap(folder / f"s{port}_in.pcap", items)
     out = folder / "s1_out.pcap"

@@ -1,4 +1,4 @@
-"""What users do to a switch that works: signals, interfaces pulled out, other programs, clients that die."""
+"""Hardships of a working switch: signals, interfaces pulled out, other programs, clients that die."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def space() -> Iterator[str]:
 
 
 def frame(number: int) -> bytes:
-    """Of any number, with content that belongs to it."""
+    """Return the frame of any number, with content that belongs to it."""
     return (HEAD + number.to_bytes(4, "big") + bytes([number % 251]) * SIZE)[:SIZE]
 
 
 def is_whole(left: bytes) -> bool:
-    """Whether what came out is a frame of ours, to the last byte."""
+    """Tell whether what came out is a frame of ours, to the last byte."""
     mine = left[REPORT:]
     return len(mine) == SIZE and mine == frame(int.from_bytes(mine[2:6], "big"))
 
@@ -173,7 +173,7 @@ def test_a_signal_under_traffic(space: str, number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_during_compilation(tmp_path: Path, number: signal.Signals) -> None:
-    """It ends at once, the compiler with it; the next start is not impressed."""
+    """Check that it ends at once, the compiler with it, and that the next start is not affected."""
     compiler = tmp_path / "slow-g++"
     compiler.write_text(
         '#!/bin/sh\ncase "$*" in *--version*|*engine*) exec g++ "$@";; esac\n'
@@ -227,7 +227,7 @@ def test_a_signal_during_compilation(tmp_path: Path, number: signal.Signals) -> 
 
 
 def test_clients_that_leave_in_the_middle(space: str) -> None:
-    """Of a write of many updates, of a read, of a stream, of a pipeline's load; others are served on."""
+    """Leave a write of many updates, a read, a stream, and a pipeline's load; others are served on."""
     with running(space, {port: near for port, (_, near) in NAMES.items()}) as switch:
         switch.push(program("l3"), p4info("l3"))
         table = next(item for item in switch.info.tables if item.preamble.name.endswith(".routes"))
@@ -261,7 +261,7 @@ def test_clients_that_leave_in_the_middle(space: str) -> None:
             arbitrate(stub, 100 + round_).cancel()
 
         def is_primary_again() -> bool:
-            """Once the switch has seen the last of these streams go."""
+            """Tell whether it may load a program again: the switch has seen the last of these streams go."""
             try:
                 switch.push(program("l3"), p4info("l3"))
             except grpc.RpcError as error:
@@ -281,7 +281,7 @@ def test_clients_that_leave_in_the_middle(space: str) -> None:
 
 
 def test_a_client_that_is_killed(space: str, tmp_path: Path) -> None:
-    """In the middle of writes, with an open stream: the next controller takes over."""
+    """Kill it in the middle of writes, with an open stream: the next controller takes over."""
     script = """
 import sys
 from tests.soft_switch.switches import arbitrate
@@ -314,7 +314,7 @@ while True:
 
 
 def can_write(switch: Switch) -> bool:
-    """Whether the switch's first controller is the primary again."""
+    """Tell whether the switch's first controller is the primary again."""
     try:
         switch.multicast_set(9, [(1, 1)])
     except grpc.RpcError as error:

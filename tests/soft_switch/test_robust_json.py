@@ -61,7 +61,7 @@ def damaged(document: Any, ways: list[tuple[Any, ...]], chance: random.Random) -
 
 
 def refused_or_run(text: bytes) -> bool:
-    """Whether it is refused, which is by ProgramError and nothing else."""
+    """Tell whether it is refused, which has to be by ProgramError and nothing else."""
     try:
         compile_program(read_program(text))
     except ProgramError:
@@ -102,7 +102,7 @@ def test_a_json_that_was_cut() -> None:
 
 
 def test_action_profiles_as_older_compilers_wrote_them() -> None:
-    """Before version 2.7 of the format the table said what its action profile is."""
+    """Check the format before version 2.7, in which a table said what its action profile is."""
     document = json.loads(program("profiles"))
     for pipeline in document["pipelines"]:
         known = {item["name"]: item for item in pipeline.pop("action_profiles")}

@@ -190,7 +190,7 @@ def filled_and_emptied() -> tuple[int, int]:
 
 
 def test_a_table_that_was_full_gives_its_memory_back() -> None:
-    """In a process of its own: another's memory has room that earlier tests have freed, in pieces."""
+    """Check it in a process of its own: another's memory has room that earlier tests freed, in pieces."""
     code = f"from {filled_and_emptied.__module__} import filled_and_emptied; print(*filled_and_emptied())"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

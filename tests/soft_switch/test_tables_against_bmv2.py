@@ -52,7 +52,7 @@ def frames_for(chance: random.Random, which: Sequence[int], count: int) -> Frame
 
 
 def write(switch: Switch, kind: str, entity: p4r.Entity) -> bool:
-    """Whether an update is taken."""
+    """Write an update, and tell whether it is taken."""
     update = p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity)
     request = p4r.WriteRequest(device_id=0, election_id=U128.encode(1), updates=[update])
     try:
@@ -151,7 +151,7 @@ def test_members_without_a_selector(both: Both) -> None:
 
 
 def test_wide_ranges(both: Both) -> None:
-    """Also which entry wins where priorities are equal: the one with the lowest handle."""
+    """Check also which entry wins where priorities are equal: the one with the lowest handle."""
     prepare(both)
     chance = random.Random(5)
     corners = [0, 1, (1 << 64) - 1, 1 << 64, 1 << 127, (1 << 128) - 1]

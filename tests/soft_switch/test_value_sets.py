@@ -28,7 +28,7 @@ ADDRESS = 0x123456789ABCDEF012345678
 
 
 def branch(plane: DataPlane, kind: int, low: int = 0, address: int | None = None) -> int:
-    """Which way the parser goes with a packet."""
+    """Return the way that the parser goes with a packet."""
     frame = kind.to_bytes(2, "big") + bytes([low << 3])
     if address is not None:
         frame += (address << 28).to_bytes(16, "big")

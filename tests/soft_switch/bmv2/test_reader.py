@@ -1,4 +1,4 @@
-"""What is not a program for this switch is refused at load, by name and place."""
+"""Programs that this switch refuses at load, by name and place."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def unlanes(values: list[int]) -> int:
 
 
 def expected(v: dict[str, int]) -> dict[str, int]:
-    """What the program says, by definition of each operator (P4_16 1.2.4, section 8)."""
+    """Compute what the program says, by definition of each operator (P4_16 1.2.4, section 8)."""
     x, y, amount, half, odd, wx, wy = (v[n] for n in ("x", "y", "amount", "half", "odd", "wx", "wy"))
     s, t = signed(v["s"], 32), signed(v["t"], 16)
     low, high = -(2**31), 2**31 - 1

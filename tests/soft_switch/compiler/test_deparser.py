@@ -22,13 +22,13 @@ LINES_S = 10.0
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("second", [0, 9])
 def test_a_copy_of_standard_metadata_is_marked(plane_with: PlaneFactory, first: int, second: int) -> None:
-    """In a control that was inlined the mark goes to its own copy; what is not copied back does not count."""
+    """Check that an inlined control marks its own copy, which does not count where it is not copied back."""
     frame = bytes([first, second, 3])
     assert plane_with("deparser").process(0, frame) == ([] if first == 1 else [(2, frame)])
 
 
 class Lines(logging.Handler):
-    """What a data plane logs, as it comes."""
+    """Lines that a data plane logs, as they come."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -127,7 +127,7 @@ def test_the_first_row_that_matches_wins(count: int) -> None:
 
 
 def test_changed_rows_are_looked_up() -> None:
-    """One is modified, one removed, one inserted; then all are as they were, which no longer matters."""
+    """Modify one, remove one, insert one; a new load brings all back as they were."""
     rows = [Row(((n, 0xFF), (0, 0), (0, 0)), n + 1) for n in range(6)]
 
     def look(a: int) -> tuple[int, int, int]:

@@ -58,7 +58,7 @@ def test_frames(plane_with: PlaneFactory) -> None:
 
 
 def test_frames_leave_nothing_behind(plane_with: PlaneFactory) -> None:
-    """Each frame after each other one: a longer option or another member must not show."""
+    """Send each frame after each other one: a longer option or another member must not show."""
     plane = plane_with("headers")
     for first, _ in FRAMES[4::5]:
         for frame, wanted in FRAMES:

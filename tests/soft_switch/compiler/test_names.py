@@ -244,7 +244,7 @@ CASES = [
 
 
 def by_names(leaves: Sequence[tuple[int, bytes]]) -> Seen:
-    """What left, by port: the fields of the header that are not zero, great numbers as `TIME`."""
+    """Return what left, by port: the header's fields that are not zero, great numbers as `TIME`."""
     seen: Seen = []
     for port, frame in leaves:
         fields = {name: value for name, value in unpack(HEADER, frame).items() if value}
@@ -315,7 +315,7 @@ def refusal(case: Case) -> str:
 
 
 def test_an_alias_of_what_is_not_there() -> None:
-    """Also of an alias behind it in the alphabet: BMv2 takes them in that order."""
+    """Check also an alias behind it in the alphabet: BMv2 takes them in that order."""
     for aliases in (
         [("intrinsic_metadata.mcast_grp", "m", "nothing")],
         [("intrinsic_metadata.mcast_grp", "m", "nothing"), ("m.nothing", "m", "group")],

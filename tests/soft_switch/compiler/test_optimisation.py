@@ -239,7 +239,7 @@ class Maker:
 
 
 def run(text: bytes, seed: int, *, optimise: bool) -> tuple[list[list[tuple[int, bytes]]], list[int]]:
-    """What leaves for the same random packets and entries, and what the registers hold then."""
+    """Return what leaves for the same random packets and entries, and what the registers hold then."""
     chance = random.Random(seed)
     plane = DataPlane(seed=1)
     plane.load(text, optimise=optimise)

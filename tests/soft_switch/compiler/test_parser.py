@@ -17,7 +17,7 @@ NO_ERROR, TOO_SHORT, STACK, BAD_VERSION = 0, 1, 3, 10
 
 
 def expected(frame: bytes) -> bytes:
-    """What the program does with a frame."""
+    """Return what the program makes of a frame."""
     at, error, branch, peeked = 0, NO_ERROR, 0, 0
     labels: list[dict[str, int]] = []
     first = tail = b""

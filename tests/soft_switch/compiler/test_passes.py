@@ -52,7 +52,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[DataPlane]:
 
 
 def send(plane: DataPlane, rest: bytes = b"", **command: int) -> Left:
-    """What leaves: the port, what was seen (but for zeros), what is behind the headers."""
+    """Return what leaves: the port, what was seen (but for zeros), what is behind the headers."""
     left: Left = []
     for port, frame in plane.process(SOURCE, flow_frame(**{"port": 4, "value": VALUE, **command}) + rest):
         seen = unpack(SEEN, frame[size(COMMAND) :])

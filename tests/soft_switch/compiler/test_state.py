@@ -47,7 +47,7 @@ def xor16(data: bytes) -> int:
 
 
 class Model:
-    """What the program does with packets whose op is below 8, state included."""
+    """A model of what the program does with packets whose op is below 8, state included."""
 
     def __init__(self) -> None:
         self.cells = [0] * CELLS

@@ -97,7 +97,7 @@ def plane(loaded: DataPlane) -> DataPlane:
 
 
 def look_up(plane: DataPlane, **key: int) -> dict[str, int]:
-    """What the program reports, or nothing when the packet is dropped."""
+    """Return what the program reports, or nothing when the packet is dropped."""
     leaving = plane.process(1, pack(KEY, key))
     assert all(port == 3 for port, _ in leaving)
     return unpack(RESULT, leaving[0][1]) if leaving else {}

@@ -29,7 +29,7 @@ LONGEST_INPUT = 1 << 17
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `report` is the harness's last line."""
+    """Result of a run; `report` is the harness's last line."""
 
     exit_code: int
     report: str
@@ -37,7 +37,7 @@ class Outcome:
 
 
 def available(driver: str) -> bool:
-    """Whether this machine has the compiler for it."""
+    """Tell whether this machine has the commands that the driver needs."""
     needed = [BUILDS[driver][0], *(["valgrind"] if driver == "valgrind" else [])]
     return all(shutil.which(command) for command in needed)
 

@@ -29,7 +29,7 @@ class PacketMaker:
         self.unions = {stack["name"] for stack in document.get("header_union_stacks", ())}
 
     def packet(self) -> bytes:
-        """One packet: headers, filled at random but for what was selected on, and a payload."""
+        """Return one packet: headers, filled at random but for what was selected on, and a payload."""
         walk = _Walk(self)
         state = self.start
         for _ in range(MAX_STEPS):

@@ -1,4 +1,4 @@
-"""What fills a data plane's tables, as C++ that does the same to another instance of the program."""
+"""Writes to a data plane's tables, as C++ that does the same to another instance of the program."""
 
 from __future__ import annotations
 

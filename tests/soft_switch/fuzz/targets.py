@@ -1,4 +1,4 @@
-"""What is fuzzed: a program, entries in its tables, sequences of frames to start from."""
+"""Targets of fuzzing: a program, entries in its tables, sequences of frames to start from."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def aggregation(role: str, seed: int) -> Target:
 
 
 def _busiest(role: str, seed: int) -> list[Step]:
-    """What came to the busiest switch of that role, in 100 runs from `seed` on."""
+    """Return what came to the busiest switch of that role, in 100 runs from `seed` on."""
     found: list[Step] = []
     for schedule in map(draw, range(seed, seed + 100)):
         if schedule.spines:

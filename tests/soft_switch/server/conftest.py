@@ -300,13 +300,13 @@ class Controller:
         return message
 
     def ended(self) -> Refusal:
-        """How the stream has ended, after an error."""
+        """Return how the stream has ended, after an error."""
         message = self._inbox.get(timeout=TIMEOUT_S)
         assert isinstance(message, Refusal), message
         return message
 
     def quiet(self) -> bool:
-        """Whether nothing has come. A request and its answer in between make sure that it would have."""
+        """Tell whether nothing has come. A request and its answer in between make sure that it would have."""
         self.stub.Capabilities(p4r.CapabilitiesRequest(), timeout=TIMEOUT_S)
         return self._inbox.empty()
 

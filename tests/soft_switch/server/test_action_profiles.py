@@ -92,7 +92,7 @@ def why(controller: Controller, kind: str, entity: p4r.Entity) -> str:
 
 
 def values(plane: DataPlane, count: int, which: int = 4, a: int = 7) -> list[int]:
-    """What packets whose hash is 0, 1, ... get from an identity selector."""
+    """Return what packets whose hash is 0, 1, ... get from an identity selector."""
     result = []
     for b in range(count):
         [(_, left)] = plane.process(1, pack(KEY, {"which": which, "a": a, "b": b}))
@@ -144,7 +144,7 @@ def test_groups(controller: Controller, plane: Plane) -> None:
 
 
 def test_a_weight_is_as_many_handles(controller: Controller, plane: Plane) -> None:
-    """As in simple_switch_grpc: further handles are asked for by rising member id."""
+    """Check that it is as in simple_switch_grpc: further handles are asked for by rising member id."""
     write(controller, "INSERT", member(1, 10), member(2, 20), group(1, (2, 2), (1, 3)))
     write(controller, "INSERT", entry(action_profile_group_id=1))
     assert values(plane, 5) == [10, 20, 10, 10, 20]
@@ -398,7 +398,7 @@ def test_ports_that_nothing_watches_any_more_are_not_looked_at(plane: Plane) -> 
     device.set_config(p4r.SetForwardingPipelineConfigRequest(action=commit, config=config), lambda: None)
 
     def put(kind: str, entity: p4r.Entity) -> bool:
-        """Whether ports are looked at from now on."""
+        """Write an update, and tell whether ports are looked at from now on."""
         update = p4r.Update(type=p4r.Update.Type.Value(kind), entity=entity)
         assert device.write(p4r.WriteRequest(updates=[update]), lambda: None) == [None]
         return device.delay_ns() is not None

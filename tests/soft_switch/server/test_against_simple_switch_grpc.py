@@ -69,7 +69,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def bmv2_address() -> Iterator[str]:
-    """Where a simple_switch_grpc without ports listens."""
+    """Yield the address where a simple_switch_grpc without ports listens."""
     address = f"127.0.0.1:{free_port()}"
     command = ["simple_switch_grpc", "--no-p4", "--device-id", "1", "--thrift-port", str(free_port())]
     process = subprocess.Popen(
@@ -325,7 +325,7 @@ TRANSLATED: list[Request] = [
 def test_the_answers_about_translated_types_are_the_same(
     switch: Switch, bmv2_address: str, connect: Callable[[str], Controller]
 ) -> None:
-    """Where simple_switch_grpc can have such entries: numbers that fill as many bytes on both sides."""
+    """Check entries that simple_switch_grpc can have: numbers that fill as many bytes on both sides."""
     bmv2, ours = connect(bmv2_address), switch.connect()
     for controller in (bmv2, ours):
         controller.become_primary(int(time.time()))
@@ -340,7 +340,7 @@ def test_the_answers_about_translated_types_are_the_same(
 def test_arbitration_is_the_same(
     switch: Switch, bmv2_address: str, connect: Callable[[str], Controller], controller_leaves: str
 ) -> None:
-    """What two controllers hear while they bid, raise, and leave."""
+    """Compare what two controllers hear while they bid, raise, and leave."""
     heard = []
     base = int(time.time()) << 8
     for address in (bmv2_address, switch.server.address):

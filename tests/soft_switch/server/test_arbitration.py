@@ -1,4 +1,4 @@
-"""Who is primary, who is told, and what a stream ends with. Over gRPC, with real streams."""
+"""Arbitration: who is primary, who is told, what a stream ends with. Over gRPC, with real streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any request at all, well formed or not, on every entity: an answer, and never a defect of the server."""
+"""Requests of any kind, well formed or not, on every entity: an answer, and never a defect of the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def pipeline(program: str) -> PipelineConfig:
 
 @functools.cache
 def object_ids(program: str) -> list[int]:
-    """All ids of its P4Info."""
+    """Return all ids of the program's P4Info."""
     p4info = pipeline(program).message.p4info
     groups = (value for field, value in p4info.ListFields() if field.name not in ("pkg_info", "type_info"))
     return [item.preamble.id for group in groups for item in group]
@@ -231,7 +231,7 @@ def fresh(program: str) -> Iterator[ForwardingState]:
 
 
 def everything(state: ForwardingState) -> list[str]:
-    """All that can be read."""
+    """Return all that can be read."""
     wildcards = [p4r.Entity() for _ in ENTITIES]
     for wildcard, name in zip(wildcards, ENTITIES, strict=True):
         getattr(wildcard, name).SetInParent()
@@ -246,7 +246,7 @@ def everything(state: ForwardingState) -> list[str]:
 @settings(max_examples=30, suppress_health_check=list(HealthCheck), deadline=None)
 @given(data=st.data())
 def test_any_batch(program: str, data: st.DataObject) -> None:
-    """What is refused has a reason that is the request's, and changes nothing; a refused batch is undone."""
+    """Check that a refusal is the request's fault and changes nothing, and that a refused batch is undone."""
     with fresh(program) as state:
         for update in data.draw(st.lists(updates(program), min_size=6, max_size=20)):
             before = everything(state)

@@ -107,7 +107,7 @@ def test_what_waits_for_acknowledgement_is_bounded(monkeypatch: pytest.MonkeyPat
 def test_lists_are_distinct_and_in_time(
     events: list[int | str], max_timeout_ns: int, max_list_size: int, ack_timeout_ns: int
 ) -> None:
-    """No sample is lost, none is in two lists that wait at once, none waits longer than it may."""
+    """Check that no sample is lost or in two waiting lists at once, and none waits longer than it may."""
     one = make_learner(
         max_timeout_ns=max_timeout_ns, max_list_size=max_list_size, ack_timeout_ns=ack_timeout_ns
     )

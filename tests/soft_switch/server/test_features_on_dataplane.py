@@ -63,7 +63,7 @@ def frame(dst: int, src: int = 0x22, ether_type: int = 0x0800, rest: bytes = byt
 
 
 def test_a_direct_meter_and_counter(controller: Controller, plane: DataPlane) -> None:
-    """With a burst of 150 bytes and next to no rate, two frames of 60 pass."""
+    """Check that with a burst of 150 bytes and next to no rate, two frames of 60 pass."""
     config = p4r.MeterConfig(cir=1, cburst=150, pir=1, pburst=150)
     controller.insert(table_entry=station(0x11, port=3, meter_config=config))
     sent = [plane.process(1, frame(0x11)) for _ in range(4)]

@@ -42,7 +42,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 
 
 async def collect(switch: fy.Switch, *entities: Any) -> list[Any]:
-    """Everything a read answers."""
+    """Return everything that a read answers."""
     answers: Any = switch.read(list(entities))  # an async generator, which its overloads do not say
     return [entity async for entity in answers]
 
@@ -113,7 +113,7 @@ def test_arrays_and_groups(switch: Switch) -> None:
 
 
 def test_delete_all(switch: Switch) -> None:
-    """It reads every kind of entity with wildcards, also those the switch does not have."""
+    """Check it though it reads every kind of entity with wildcards, also those the switch does not have."""
 
     async def scenario() -> None:
         async with connected(switch.server.address) as sw:

@@ -152,7 +152,7 @@ def test_every_kind_of_key(controller: Controller) -> None:
 
 
 def test_entries_of_the_program(controller: Controller) -> None:
-    """They have the handles the server takes them to have."""
+    """Check that they have the handles the server takes them to have."""
     initial = read(controller, table_entry=p4r.TableEntry(table_id=PRESET))
     for entity in initial:
         entity.table_entry.action.CopyFrom(action(DROP))
@@ -231,7 +231,7 @@ def test_a_saved_pipeline_is_replayed(
 
 
 def test_what_the_data_plane_cannot_do_is_refused(controller: Controller, with_extra: Any) -> None:
-    """And the program that runs goes on."""
+    """Check also that the program that runs goes on."""
     controller.modify(table_entry=default(ALWAYS, forward(CPU_PORT)))
     externs = [{"name": "ingress.cache", "id": 0, "type": "cache_t"}]
     for kind in ("VERIFY", "VERIFY_AND_SAVE", "VERIFY_AND_COMMIT"):

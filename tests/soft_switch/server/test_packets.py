@@ -215,7 +215,7 @@ fields = st.lists(st.integers(1, 48), min_size=0, max_size=6)
 
 @given(widths=fields, payload=st.binary(max_size=64), data=st.data())
 def test_headers_are_packed_as_p4_lays_them_out(widths: list[int], payload: bytes, data: Any) -> None:
-    """Any header, also one that is not whole bytes: what goes out comes back in."""
+    """Check any header, also one that is not whole bytes: what goes out comes back in."""
     header = tuple(Param(f"f{index}", width, index) for index, width in enumerate(widths, 1))
     values = [data.draw(st.integers(0, 2**width - 1)) for width in widths]
     items = [

@@ -155,7 +155,7 @@ def test_save_takes_writes_and_commit_replays_them(
 def test_a_saved_pipeline_has_all_entities(
     controller: Controller, plane: FakePlane, config: p4r.ForwardingPipelineConfig
 ) -> None:
-    """What is written to a pipeline that is saved can be read back, and is in the data plane after COMMIT."""
+    """Check that what is written to it can be read back, and is in the data plane after COMMIT."""
     controller.set_config("VERIFY_AND_SAVE", config)
     lpm = p4r.FieldMatch(field_id=1, lpm=p4r.FieldMatch.LPM(value=b"\x0a\0\0\0", prefix_len=8))
     drop = p4r.TableAction(action=p4r.Action(action_id=0x01000002))
@@ -434,7 +434,7 @@ def test_the_test_program_is_what_p4c_makes_of_its_source(tmp_path: Path, progra
 def test_a_program_wrapped_as_older_clients_send_it(
     primary: Controller, plane: FakePlane, config: p4r.ForwardingPipelineConfig
 ) -> None:
-    """In a p4.tmp.P4DeviceConfig with `reassign`; it is read back as it was given."""
+    """Check one in a p4.tmp.P4DeviceConfig with `reassign`; it is read back as it was given."""
     size, length = len(config.p4_device_config), bytearray()
     while size:
         length.append(size & 0x7F | (0x80 if size >> 7 else 0))

@@ -1,4 +1,4 @@
-"""What holds for any sequence of arbitration requests."""
+"""Properties of any sequence of arbitration requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ leaves = st.integers(1, 5)
 def test_what_a_controller_heard_last_is_true(
     events: list[tuple[int, str, int | None] | int], promote: bool
 ) -> None:
-    """At most one primary a role, the right one, and every controller knows whether it is."""
+    """Check that a role has at most one primary, the right one, and every controller knows whether it is."""
     arbiter = Arbiter(1, promote=promote)
     live: dict[str, dict[int, int | None]] = {"": {}, "r": {}}
     highest: dict[str, int | None] = {"": None, "r": None}

@@ -22,7 +22,7 @@ EVERYTHING = [*WILDCARDS, p4r.Entity(table_entry=p4r.TableEntry(is_default_actio
 
 
 def again(config: p4r.ForwardingPipelineConfig) -> p4r.ForwardingPipelineConfig:
-    """Another program, to which nothing has changed but a remark."""
+    """Return another program, which differs in nothing but a remark."""
     other = p4r.ForwardingPipelineConfig()
     other.CopyFrom(config)
     other.p4_device_config = json.dumps({**json.loads(config.p4_device_config), "remark": 1}).encode()

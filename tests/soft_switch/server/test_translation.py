@@ -147,7 +147,7 @@ def test_a_prefix_counts_the_controllers_bits(
 
 
 def test_a_type_that_is_wider_in_the_data_plane(switch: Switch) -> None:
-    """Of 8 bits for the controller and 9 for packets: masks and prefixes have the ninth in front."""
+    """Check 8 bits for the controller and 9 for packets: masks and prefixes have the ninth in front."""
     config = translated()
     config.p4info.type_info.new_types["port_t"].translated_type.sdn_bitwidth = 8
     controller = switch.connect()
@@ -171,7 +171,7 @@ def test_entries_of_the_program_are_read_as_the_controller_sees_them(controller:
 
 
 def test_strings_are_read_as_written(controller: Controller, plane: FakePlane) -> None:
-    """One string is one number wherever a type has it; those of the program's mapping are as it says."""
+    """Check that a string is one number wherever a type has it; the program's mapping gives some."""
     messages = [
         route(b"blue", does(SEND_TO, b"Ethernet0")),
         entry(ROUTES, exact(1, b""), optional(2, b"Ethernet0"), action=does(SEND_TO, b"17"), priority=2),
@@ -193,7 +193,7 @@ def test_strings_are_read_as_written(controller: Controller, plane: FakePlane) -
 
 
 def test_a_string_of_digits_is_its_number(controller: Controller, plane: FakePlane) -> None:
-    """As long as it fits and no other string has the number; "05" is not how 5 is written."""
+    """Check that it is where it fits and no other string has the number; "05" is not how 5 is written."""
     for vrf in (b"5", b"05", b"512", b"1024"):
         controller.insert(table_entry=route(vrf, does(NOP)))
     keys = [match[0] for match, *_ in plane.entries["In.routes"].values()]
@@ -204,7 +204,7 @@ def test_a_string_of_digits_is_its_number(controller: Controller, plane: FakePla
 
 
 def test_unknown_strings_name_no_entry(controller: Controller) -> None:
-    """Only an INSERT introduces strings of keys, so that questions use up no numbers."""
+    """Check that only an INSERT introduces strings of keys, so that questions use up no numbers."""
     controller.insert(table_entry=route(b"red", does(NOP)))
     assert read(controller, route(b"green")) == []
     text = (
@@ -218,7 +218,7 @@ def test_unknown_strings_name_no_entry(controller: Controller) -> None:
 
 
 def test_strings_are_remembered_when_their_entry_is_gone(controller: Controller, plane: FakePlane) -> None:
-    """As long as the pipeline is there, and no longer."""
+    """Check that they are for as long as the pipeline is there, and no longer."""
     for name in (b"red", b"green"):
         controller.insert(table_entry=route(name, does(NOP)))
         controller.delete(table_entry=route(name))
@@ -327,7 +327,7 @@ def test_registers_hold_strings(controller: Controller, plane: FakePlane) -> Non
 
 @pytest.mark.parametrize("nothing", [b"", b"\0"])
 def test_a_parameter_of_no_bits(controller: Controller, plane: FakePlane, nothing: bytes) -> None:
-    """Its value is zero, with or without a byte, and read with one."""
+    """Check that its value is zero, given with or without a byte, and read with one."""
     controller.insert(table_entry=entry(PORTS, exact(1, b"\1"), action=does(PAINT, nothing, b"\7")))
     assert written(plane, "In.ports") == [((Exact(1),), (0, 7))]
     (message,) = read(controller, p4r.TableEntry(table_id=PORTS))
@@ -466,7 +466,7 @@ def test_packet_out_with_values_that_nothing_has(
 
 
 def test_packet_in_has_names(controller: Controller, plane: FakePlane) -> None:
-    """Of ports that an entry has named; others are their numbers."""
+    """Check that ports that an entry has named have their names; others are their numbers."""
     controller.insert(table_entry=route(b"blue", does(SEND_TO, b"Ethernet0")))
     for name, number in ((b"Ethernet0", 256), (b"9", 9)):
         plane.send_up((number << 15 | 300 << 6).to_bytes(3, "big") + b"payload")
@@ -480,7 +480,7 @@ def test_packet_in_has_names(controller: Controller, plane: FakePlane) -> None:
 
 
 def test_controller_headers_that_the_program_does_not_have(switch: Switch) -> None:
-    """As SONiC's programs have none for packet-in, which are all payload then.
+    """Check a program without them, as SONiC's have none for packet-in: all is payload then.
 
     The widths of a packet-out's fields are those that their types have in keys and arguments.
     """
@@ -511,7 +511,7 @@ def test_digests_have_names(controller: Controller, plane: FakePlane) -> None:
 
 
 def test_reconciling_keeps_the_names(controller: Controller, plane: FakePlane) -> None:
-    """Also of strings whose entries are gone, which groups and packets may still have."""
+    """Check also strings whose entries are gone, which groups and packets may still have."""
     controller.insert(table_entry=route(b"green", does(NOP)))
     controller.delete(table_entry=route(b"green"))
     messages = [route(b"red", does(SEND_TO, b"Ethernet0")), entry(PORTS, exact(1, b"\1"), action=does(NOP))]
@@ -536,7 +536,7 @@ def test_a_saved_pipeline_takes_strings(controller: Controller, plane: FakePlane
 
 
 def test_a_batch_that_is_rolled_back(controller: Controller, plane: FakePlane) -> None:
-    """What is taken back has strings, too."""
+    """Check that what is taken back has its strings, too."""
     before = route(b"red", does(SEND_TO, b"1"))
     controller.insert(table_entry=before)
     updates = [

@@ -1,4 +1,4 @@
-"""What `features.p4` may hold of everything, as updates, and how to read all of it."""
+"""Updates of everything that `features.p4` may hold, and how to read all of it."""
 
 from __future__ import annotations
 
