@@ -51,12 +51,12 @@ class EntryPair:
         self.switch.write(insert, delete)
 
     def restart(self) -> None:
-        """Both with empty registers."""
+        """Empty the registers of both."""
         self.switch.forget(self.model.registers)
         self.model.restart()
 
     def process(self, port: int, frame: bytes) -> Left:
-        """What leaves the program, after asserting that both agree on it to the byte."""
+        """Return what leaves the program, after asserting that both agree on it to the byte."""
         self.packets += 1
         echoes = len(self.model.echoes)
         expected = self.model.process(port, frame)
@@ -85,7 +85,10 @@ class EntryPair:
             assert found == known, f"{name} by port: the program {found}, the model {known}"
 
     def assert_slots_agree(self) -> None:
-        """On all that each holds: its tag, who is in it, and both numbers of every chunk, written or not."""
+        """Assert that both agree on each slot: its tag, who is in it, and both numbers of every chunk.
+
+        That holds for chunks that were written, and for those that were not.
+        """
         for number, slot in self.model.registers.items():
             assert self.plane.register_read("SwitchIngress.slot_state", number) == state_of(slot)
             for chunk, held in enumerate(zip(slot.chunks, slot.seconds, strict=True)):
@@ -100,7 +103,7 @@ class EntryPair:
 
 
 def state_of(slot: Slot) -> int:
-    """What the program's `slot_state` has where the model has this."""
+    """Return what the program's `slot_state` has where the model has this slot."""
     (generation, message), flags = slot.tag or (0, 0), slot.result | slot.mismatch << 1
     bitmap, shape = sum(1 << place for place in slot.ranks), slot.op << 5 | slot.count
     return generation << 80 | message << 48 | bitmap << 16 | shape << 8 | flags

@@ -105,7 +105,7 @@ class Pair:
         )
 
     def acknowledgement(self, rank: int, psn: int, syndrome: int = 0x1F, **bth: Any) -> RocePacket:
-        """What rank's successor says to it; `bth`: other fields of that header."""
+        """Return what rank's successor says to it; `bth`: other fields of that header."""
         flow = self.job.flows[rank]
         return RocePacket(
             ethernet=Ethernet(dst=flow.src_mac, src=flow.dst_mac),
@@ -122,7 +122,7 @@ class Pair:
         assert port == flow.port
 
     def both(self, port: int, frame: bytes) -> list[tuple[int, bytes]]:
-        """What leaves, after asserting that both agree on it to the byte."""
+        """Return what leaves, after asserting that both agree on it to the byte."""
         expected = self.model.process(port, frame)
         actual = self.compiled.plane.process(port, frame)
         assert sorted(actual) == sorted((out, bytes(data)) for out, data in expected)
@@ -133,7 +133,7 @@ class Pair:
         return self.both(rank + 1, self.packet(rank, message, index, 16 * message + index, 2).build())
 
     def counted(self, *names: str) -> tuple[int, ...]:
-        """Of the compiled program."""
+        """Return these counters of the compiled program."""
         counters = self.compiled.counted(self.job)
         return tuple(counters[name] for name in names)
 

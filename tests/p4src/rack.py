@@ -61,7 +61,7 @@ class CompiledRack:
             self.install(job, position, check_icrc=check_icrc)
 
     def name_host(self, port: int, ip: int) -> None:
-        """Behind that port is that host."""
+        """Write the entry that says which host is behind that port."""
         self.insert("SwitchIngress.edges.port", [Exact(port)], "SwitchIngress.edges.host_port", [ip])
 
     def install(self, job: Job, position: int, *, check_icrc: bool) -> None:

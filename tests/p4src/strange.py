@@ -14,7 +14,7 @@ _MESSAGE = slice(12, 16)  # of an aggregation header
 
 
 def something_else(chance: Random, frames: list[tuple[int, bytes]]) -> tuple[int, bytes]:
-    """What might come by accident or malice."""
+    """Return what might come by accident or malice."""
     recent = chance.random() < 0.7
     port, frame = frames[-1] if recent else chance.choice(frames)
     kind = chance.choice(["again", "port", "bit", "cut", "longer", "field", "field", "field", "field"])
@@ -37,7 +37,7 @@ def something_else(chance: Random, frames: list[tuple[int, bytes]]) -> tuple[int
 
 
 def other_tree_field(chance: Random, packet: TreePacket) -> bytes:
-    """Another value in one field, with a right ICRC."""
+    """Return the packet with another value in one field, and a right ICRC."""
     near = (-32, -16, -8, -4, -2, -1, 1, 2, 4, 8, 16, 1 << 31)
     size = chance.choice([0, 1, 2, 3, 16])
     changed = [

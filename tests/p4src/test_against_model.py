@@ -141,7 +141,7 @@ def test_any_schedule_of_packets_is_decided_alike(
 def test_every_packet_size_is_combined_and_its_icrc_is_right(
     compiled: CompiledRack, chunks: int, op: Op
 ) -> None:
-    """Of a First, behind the header, and of a Middle, whole."""
+    """Check the payload of a First, behind the header, and of a Middle, whole."""
     pair = Pair(compiled, world_size=3, window=2, check_icrc=True)
     for index, start in ((0, CHUNK_BYTES), (1, 0)):
         sent = [pair.packet(rank, 2, index, 7 + rank, chunks, {"op": op}) for rank in range(3)]
@@ -162,7 +162,7 @@ def test_every_packet_size_is_combined_and_its_icrc_is_right(
 def test_ranks_that_disagree_get_nothing_of_what_was_in_the_slots_before(
     compiled: CompiledRack, ops: tuple[Op, Op], sizes: tuple[int, int]
 ) -> None:
-    """Of another job, say: its sums, or what of them is kept beside them."""
+    """Check that nothing leaves of another job's sums, say, or of what is kept beside them."""
     before = Pair(compiled, world_size=2, window=2, check_icrc=True)
     for message, op in ((0, Op.SUM), (2, Op.SUM_HALF)):
         for rank in (0, 1):

@@ -41,7 +41,7 @@ def test_the_output_holds_no_path_of_the_machine_that_made_it() -> None:
 
 
 def test_bmv2_has_few_variables_to_clear() -> None:
-    """It clears all for each packet and each replica: with 1,317 it took four times as long."""
+    """Check it: BMv2 clears all for each packet and each replica, and 1,317 took it four times as long."""
     program = json.loads(p4src.JSON_PATH.read_text())
     fields = {kind["name"]: len(kind["fields"]) for kind in program["header_types"]}
     metadata = [header for header in program["headers"] if header["metadata"]]
@@ -102,7 +102,7 @@ def test_registers_hold_what_is_promised() -> None:
 
 
 def test_a_slot_tells_every_op_and_size_from_every_other() -> None:
-    """Its state has 3 bits for the op and 5 for the number of chunks."""
+    """Check that its state has room for them: 3 bits for the op and 5 for the number of chunks."""
     assert aggregation.LAST_OP < 2**3
     assert p4src.MAX_CHUNKS < 2**5
 
@@ -130,7 +130,7 @@ def documented_header() -> dict[str, tuple[int, int]]:
 
 
 def test_the_aggregation_header_is_one_layout_in_docs_and_python() -> None:
-    """Each field, set alone, shows where the docs say it is."""
+    """Check that each field, set alone, is where the docs say it is."""
     plain: dict[str, Any] = {"job": 0, "generation": 0, "message": 0, "rank": 0, "op": Op.PASS, "packets": 0}
     known: dict[str, Any] = {
         "magic": aggregation.MAGIC,

@@ -40,7 +40,7 @@ def pair() -> Iterator[EntryPair]:
 
 
 def replay(pair: EntryPair, steps: list[Step], chance: Random, strange: float) -> None:
-    """Both do the same with all of it; `strange`: how often something comes between."""
+    """Check that both do the same with all of it; `strange`: how often something comes between."""
     pair.reset()
     frames: list[tuple[int, bytes]] = []
     for step in steps:

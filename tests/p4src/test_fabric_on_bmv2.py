@@ -46,7 +46,7 @@ def scenario() -> Schedule:
 
 @pytest.mark.parametrize("name", ["l1", "s1"])
 def test_bmv2_does_what_the_model_does(name: str) -> None:
-    """With strange packets between; the job's entries stay to the end."""
+    """Check it with strange packets between; the job's entries stay to the end."""
     steps = recorded(scenario())[name]
     entries = list({key_of(entry): entry for entry in written(steps)}.values())
     chance = Random(7)

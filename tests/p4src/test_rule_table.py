@@ -113,7 +113,7 @@ def codes(kind: str, names: dict[str, Any]) -> dict[Any, int]:
 
 
 def held(holds: Holds) -> Iterator[int]:
-    """What a switch may find where that is the first that is true: all that is behind it can be true too."""
+    """Yield what a switch may find where `holds` is the first that is true: all behind it can be true too."""
     at = FIRST_TRUE.index(holds) if holds in FIRST_TRUE else len(FIRST_TRUE)
     first = 1 << len(FIRST_TRUE) - 1 - at if holds in FIRST_TRUE else 0
     yield from (first | others for others in range(max(first, 1)))
@@ -126,7 +126,7 @@ def senders(sender: Sender) -> set[int]:
 
 
 def cases() -> Iterator[tuple[Rule, tuple[int, ...]]]:
-    """What each row of the oracle is for, as a switch may find it."""
+    """Yield each row of the oracle with each case that it is for, as a switch may find it."""
     at_codes = codes("at_t", {at.name: at for at in At})
     brings_codes = codes("brings_t", {brings.name: brings for brings in Brings})
     for rule in RULES:
@@ -159,7 +159,7 @@ def test_a_row_counts_writes_and_sends_what_the_oracles_does() -> None:
 
 
 def accumulators(writes: str, op: Op, verdict: str, index: int) -> list[str]:
-    """What becomes of the first chunk's, and of the others'."""
+    """Return the actions on the first chunk's accumulators, and on the others'."""
     last = verdict != "DISCARD"
     if writes == "READ":
         return ["CHUNK_LOAD", "CHUNK_LOAD"]

@@ -28,7 +28,7 @@ def pairs() -> Iterator[dict[str, EntryPair]]:
 
 
 def started(pairs: dict[str, EntryPair]) -> Callable[[str], EntryPair]:
-    """Each with nothing in it."""
+    """Return a function that empties a switch's pair and returns it."""
 
     def make(switch: str) -> EntryPair:
         pairs[switch].reset()

@@ -101,7 +101,10 @@ def test_messages_of_a_generation_may_be_any_distance_apart(
 
 
 def test_a_sum_behind_the_first_2_31_messages_never_leaves_in_part(compiled: CompiledRack) -> None:
-    """Its First's slot was used since, its Last's was not: a sum would leave, and then a raw contribution."""
+    """Check a message whose First's slot was used since, and whose Last's was not.
+
+    Without the rule, a sum would leave, and then a raw contribution.
+    """
     pair = FarPair(compiled, world_size=2, window=1, check_icrc=True)
     far = 2**31 + 8
     pair.others = {2**30: (1, Op.SUM), 2**31 - 1: (1, Op.PASS), far + 1: (1, Op.PASS)}
@@ -150,7 +153,7 @@ def test_a_spine_that_was_left_takes_what_comes_whenever_it_comes(numbers: list[
 
 
 def test_a_spine_that_was_left_for_2_31_messages_takes_none_behind_them() -> None:
-    """It called some stale and took others, which made it call the right ones stale."""
+    """Check that it takes none: to take some, and call others stale, made it call the right ones stale."""
     spine = Spine()
     for message, leaves in ((0, True), (2**31, False), (2**30, True), (2**31 + 8, False), (2**31 - 8, True)):
         assert spine.partial(0, message) == []
@@ -188,7 +191,7 @@ class Spine:
         )
 
     def partial(self, leaf: int, message: int) -> list[tuple[int, bytes]]:
-        """What leaves when a leaf's part of a sum comes."""
+        """Return what leaves when a leaf's part of a sum comes."""
         lanes = np.zeros(LANES, ">i4")
         lanes[0] = message % 1000 + leaf
         packet = TreePacket(
@@ -214,7 +217,7 @@ _SPINE: list[EntryPair] = []
 
 
 def spine_pair() -> EntryPair:
-    """One for all examples: the program is compiled once."""
+    """Return one pair for all examples: the program is compiled once."""
     if not _SPINE:
         _SPINE.append(EntryPair())
     return _SPINE[0]

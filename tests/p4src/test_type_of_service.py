@@ -50,7 +50,7 @@ def with_tos(frame: bytes, tos: int) -> bytes:
 def played(
     pair: EntryPair, steps: list[Step], marked: Callable[[int, bytes], bool]
 ) -> list[list[tuple[int, bytes]]]:
-    """What leaves for each frame, where some come with `TOS`."""
+    """Return what leaves for each frame, where some come with `TOS`."""
     pair.reset()
     left = []
     for step in steps:

@@ -78,7 +78,7 @@ def test_every_number_of_the_example_is_true() -> None:
 
 
 def said(lines: list[str], packet: RocePacket, way: str, index: int) -> None:
-    """One of the lines is about this packet and right; it goes."""
+    """Check that one of the lines is about this packet and right, and remove it."""
     about = [
         line
         for line in lines
