@@ -23,7 +23,7 @@ def by_port(outputs: Outputs) -> dict[int, list[bytes]]:
 def difference(
     sent: tuple[int, bytes], ours: Outputs, theirs: Outputs, *, in_order: bool = True
 ) -> str | None:
-    """What is not the same, in words; None if all is. Not `in_order`: a port's packets may leave in any."""
+    """Return what differs, in words, or None. Not `in_order`: a port's packets may leave in any order."""
     here, there = by_port(ours), by_port(theirs)
     if not in_order:
         here, there = ({port: sorted(left) for port, left in each.items()} for each in (here, there))

@@ -35,7 +35,7 @@ class Bmv2:
         )
 
     def process(self, packets: Sequence[tuple[int, bytes]]) -> Outputs:
-        """What each packet (port, data) made leave, as (port, packet), in order on each port."""
+        """Return what each packet (port, data) made leave, as (port, packet), in order on each port."""
         deadline = time.monotonic() + TIMEOUT_S
         while True:
             try:

@@ -1,4 +1,4 @@
-"""What scripts ask of the control plane, done by the data plane's own methods."""
+"""Control-plane commands of scripts, done by the data plane's own methods."""
 
 from __future__ import annotations
 

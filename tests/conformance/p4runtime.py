@@ -1,4 +1,4 @@
-"""What scripts ask of the control plane, done over P4Runtime."""
+"""Control-plane commands of scripts, done over P4Runtime."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class OverP4Runtime:
         self._sessions: set[int] = set()
 
     def write(self, kind: p4r.Update.Type.ValueType, entity: p4r.Entity) -> None:
-        """One update."""
+        """Write one update."""
         request = p4r.WriteRequest(
             device_id=0, election_id=U128.encode(1), updates=[p4r.Update(type=kind, entity=entity)]
         )
         self.controller.stub.Write(request, timeout=TIMEOUT_S)
 
     def read(self, entity: p4r.Entity) -> list[p4r.Entity]:
-        """What the switch has of this kind."""
+        """Return what the switch has of this kind."""
         responses = self.controller.stub.Read(
             p4r.ReadRequest(device_id=0, entities=[entity]), timeout=TIMEOUT_S
         )
@@ -159,7 +159,7 @@ class OverP4Runtime:
 
 
 def refused(error: grpc.RpcError) -> str:
-    """What the switch says of a write that it refused."""
+    """Return what the switch says of a write that it refused."""
     details = getattr(error, "details", lambda: "")()
     return f"{getattr(error, 'code', lambda: None)()}: {details}"
 

@@ -261,7 +261,7 @@ def arguments(action: ActionInfo, call: Call) -> list[int]:
 
 
 def key_index(table: TableInfo, field: str) -> int:
-    """Which key field a script means: the rules of `TableKeyInstance.set` in bmv2stf.py."""
+    """Return the index of the key field that a script means, as `TableKeyInstance.set` does in bmv2stf.py."""
     field = re.sub(r"(.*)\$([0-9]+)(.*)", r"\1[\2]\3", field)
     names = [key.name for key in table.keys]
     for wanted in (field, f"{field}$", f"{field}.$valid$"):
@@ -279,7 +279,7 @@ def key_index(table: TableInfo, field: str) -> int:
 
 
 def key_match(key: KeyField, text: str | None) -> Match:
-    """What a script gives for a key field; None is what bmv2stf.py puts in where it gives nothing."""
+    """Return what a script gives for a key field; for None, what bmv2stf.py puts in if nothing is given."""
     full = (1 << key.width) - 1
     if key.kind in ("ternary", "optional"):
         if text is None:

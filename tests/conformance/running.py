@@ -22,7 +22,7 @@ TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Verdict:
-    """How a sample went.
+    """Result of a sample.
 
     `stage` is "passed", or where it failed: p4c, script, load, control, packets, crash.
     """

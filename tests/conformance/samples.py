@@ -101,7 +101,7 @@ def _is_v1model(program: Path) -> bool:
 
 
 class _Recipe:
-    """What p4c's CMakeLists.txt says of single programs."""
+    """Options and expected failures of single programs, by p4c's CMakeLists.txt."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

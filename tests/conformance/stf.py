@@ -68,7 +68,7 @@ class Expect:
 
 @dataclass(frozen=True)
 class NoPacket:
-    """Nothing leaves anywhere."""
+    """Expectation that nothing leaves anywhere."""
 
     line: int
 
@@ -229,7 +229,7 @@ class _Tokens:
         return text
 
     def sign(self, text: str) -> bool:
-        """Whether this sign comes next; takes it then."""
+        """Tell whether this sign comes next, and take it then."""
         if self.peek() != ("sign", text):
             return False
         self._at += 1

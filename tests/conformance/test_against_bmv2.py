@@ -1,4 +1,4 @@
-"""This switch and simple_switch_grpc: same program, same requests, same random packets, equal bytes out.
+"""Comparison with simple_switch_grpc: same program, same requests, same random packets, equal bytes out.
 
 Both get the same P4Runtime requests and must accept the same of them. Packets of BMv2 go over its gRPC data
 plane service, which says which packet made which leave, so that each is compared with its own.
@@ -66,7 +66,7 @@ def headers(fields: Mapping[str, st.SearchStrategy[int]], layout: bits.Header) -
 
 
 def cut(frames: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """Some of the frames cut short, some with a payload."""
+    """Cut some of the frames short, and give some a payload."""
     return st.one_of(
         frames,
         st.tuples(frames, st.binary(max_size=40)).map(lambda pair: pair[0] + pair[1]),
@@ -174,7 +174,7 @@ keys = headers({name: edge(KeyField(name, "exact", width)) for name, width in KE
     ),
 )
 def test_matching(pair: Pair, wanted: list[tuple[str, tuple[Match, ...], int]], frames: list[bytes]) -> None:
-    """Every kind of match, entries that overlap, tables that are full, defaults and constants."""
+    """Check every kind of match, entries that overlap, tables that are full, defaults and constants."""
     pair.restart()
     for number, (table, match, priority) in enumerate(wanted):
         name = f"MatchingIngress.{table}"

@@ -1,4 +1,4 @@
-"""How outputs of two switches are compared, and the messages that carry BMv2's packets; without BMv2."""
+"""Comparison of two switches' outputs, and the messages that carry BMv2's packets; without BMv2."""
 
 from __future__ import annotations
 

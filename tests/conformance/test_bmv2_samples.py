@@ -68,7 +68,7 @@ def redirect() -> Iterator[DataPlane]:
 
 
 def send(plane: DataPlane, first: int, length: int = 4) -> dict[int, int]:
-    """What leaves: by port, the packet length that egress saw."""
+    """Return what leaves: by port, the packet length that egress saw."""
     left = plane.process(PORT_IN, bytes([first]).ljust(length, b"\0"))
     assert len({port for port, _ in left}) == len(left)
     return {port: data[1] for port, data in left}
@@ -97,7 +97,7 @@ def test_packets_that_go_round(redirect: DataPlane) -> None:
 
 
 def test_exit(redirect: DataPlane) -> None:
-    """No port was set: it leaves at port 0."""
+    """Check that a packet whose port was not set leaves at port 0."""
     assert list(send(redirect, EXIT)) == [0]
 
 
