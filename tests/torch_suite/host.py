@@ -39,21 +39,21 @@ class Suite(Protocol):
         """Make the process group."""
 
     def run(self, name: str) -> bool:
-        """Whether the process group is as good as new; SkipTest, or whatever is wrong, raised."""
+        """Run a check; return whether the process group is as good as new. Raise SkipTest or the failure."""
 
     def close(self) -> None:
         """Undo `open`, whatever a failed check has left."""
 
 
 class _Ranks:
-    """What all ranks tell each other beside the process group under test."""
+    """Words that all ranks tell each other beside the process group under test."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:
         self._store, self._rank, self._size = store, rank, size
         self._count = 0
 
     def all_say(self, word: str) -> list[str]:
-        """By rank, when all have said theirs: a barrier, too."""
+        """Return all ranks' words, by rank, when all have said theirs: a barrier, too."""
         self._count += 1
         self._store.set(f"{self._count}/{self._rank}", word)
         return [bytes(self._store.get(f"{self._count}/{rank}")).decode() for rank in range(self._size)]
@@ -70,7 +70,7 @@ def _suite(name: str, backend: str) -> Suite:
 
 
 def _run(suite: Suite, name: str) -> tuple[Result, str, bool]:
-    """What came of it on this rank, and whether the process group can stay."""
+    """Run a check; return what came of it on this rank, and whether the process group can stay."""
     try:
         as_new = suite.run(name)
     except SkipTest as skipped:

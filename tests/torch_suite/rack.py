@@ -41,7 +41,7 @@ def rack() -> Fabric:
 
 
 def run(running: Fabric, suite: str, backend: str, *, only: str = "") -> list[Outcome]:
-    """All outcomes, in order. RuntimeError where the processes end without running anything."""
+    """Return all outcomes, in order. Raise RuntimeError where the processes end without running anything."""
     outcomes: list[Outcome] = []
     start, starts = 0, 0
     with TemporaryDirectory(prefix="torch-suite-") as scratch:
@@ -69,7 +69,7 @@ def run(running: Fabric, suite: str, backend: str, *, only: str = "") -> list[Ou
 
 
 def _once(running: Fabric, directory: Path, words: list[str], *, start: int, only: str, port: int) -> None:
-    """From one start of the processes to their end, which their watchdogs see to."""
+    """Run the processes from one start to their end, which their watchdogs see to."""
     hosts = running.state.hosts
     with ExitStack() as files:
         processes: list[subprocess.Popen[str]] = []

@@ -1,4 +1,4 @@
-"""What came out of each check, and what p4reduce fails that Gloo passes."""
+"""Outcomes of the checks, and those that p4reduce fails and Gloo passes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class Result(str, Enum):
-    """Of a check, on all ranks together. `HUNG`: a process was ended by its watchdog, or by a signal."""
+    """Result of a check, on all ranks together. `HUNG`: a watchdog, or a signal, ended a process."""
 
     PASSED = "passed"
     SKIPPED = "skipped"
@@ -27,7 +27,7 @@ class Outcome:
 
 
 def worst(said: Sequence[tuple[Result, str]]) -> tuple[Result, str]:
-    """All ranks' as one: a failure on any is one; a test that some skip is passed by those that ran it."""
+    """Merge all ranks' results: any failure is one; a test that some skip is passed by those that ran it."""
     for rank, (result, reason) in enumerate(said):
         if result is Result.FAILED:
             return result, f"rank {rank}: {reason}"
@@ -36,7 +36,7 @@ def worst(said: Sequence[tuple[Result, str]]) -> tuple[Result, str]:
 
 
 def fails_beside(gloo: Iterable[Outcome], ours: Iterable[Outcome]) -> list[Outcome]:
-    """What Gloo passes and p4reduce does not: skipping what Gloo passes is no pass."""
+    """Return what Gloo passes and p4reduce does not: skipping what Gloo passes is no pass."""
     passed = {one.name for one in gloo if one.result is Result.PASSED}
     return [one for one in ours if one.name in passed and one.result is not Result.PASSED]
 

@@ -1,4 +1,4 @@
-"""What the outcomes come to, as Markdown for the documentation."""
+"""Tables of the outcomes, as Markdown for the documentation."""
 
 from __future__ import annotations
 
@@ -76,7 +76,10 @@ _SKIPPED: Final = (
 
 
 def table(outcomes: Mapping[str, Sequence[Outcome]]) -> str:
-    """Of the runs by name: PyTorch's tests by sort, why some were skipped, what is known; ours by sort."""
+    """Return the tables of runs by name.
+
+    PyTorch's tests come by sort, with why some were skipped and what is known to fail; then ours by sort.
+    """
     gloo, ours = outcomes.get("upstream gloo", []), outcomes.get("upstream p4reduce", [])
     return "\n".join([*_upstream(gloo, ours), *_skips(ours), *_known(ours), *_beside(outcomes)]) + "\n"
 

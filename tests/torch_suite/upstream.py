@@ -26,7 +26,7 @@ _SKIPS: Final = {skip.exit_code: name for name, skip in TEST_SKIPS.items()}
 
 
 class _Tests(TestCase, distributed_test.DistributedTest._DistTestBase):  # type: ignore[misc]
-    """Its tests, as methods; what the class that starts a process for each would give them."""
+    """PyTorch's tests, as methods, with what the class that starts a process for each would give them."""
 
     rank = int(os.environ["RANK"])
     world_size = os.environ["WORLD_SIZE"]
@@ -39,7 +39,7 @@ class _Tests(TestCase, distributed_test.DistributedTest._DistTestBase):  # type:
 
 
 class Upstream:
-    """Where the tests say Gloo, `backend` is meant; a second group that asks for Gloo by name gets it."""
+    """PyTorch's tests with `backend` where they say Gloo; a second group that asks for Gloo gets it."""
 
     def __init__(self, backend: str) -> None:
         self._backend = backend

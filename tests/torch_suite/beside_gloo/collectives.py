@@ -36,7 +36,7 @@ def _mine(make: Make, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _blank(like: torch.Tensor) -> torch.Tensor:
-    """To be filled: as large, contiguous, and with other bytes than are right."""
+    """Return a tensor to be filled: as large, contiguous, and with other bytes than are right."""
     return torch.ones(like.shape, dtype=like.dtype)
 
 
@@ -160,19 +160,19 @@ def _ranks() -> range:
 
 
 def _part(make: Make, dtype: torch.dtype, sender: int, receiver: int) -> torch.Tensor:
-    """What a rank has for another one."""
+    """Return what a rank has for another one."""
     return make(dtype, 100 + 10 * sender + receiver)
 
 
 def _summands(name: str, make: Make, dtype: torch.dtype) -> Tensors:
-    """All ranks' inputs of what this rank gets."""
+    """Return all ranks' inputs of what this rank gets."""
     if name.startswith("reduce_scatter"):
         return [_part(make, dtype, sender, dist.get_rank()) for sender in _ranks()]
     return [make(dtype, rank + 1) for rank in _ranks()]
 
 
 def _copies(name: str, make: Make, dtype: torch.dtype) -> Tensors:
-    """What this rank has to get, where nothing is added."""
+    """Return what this rank has to get, where nothing is added."""
     rank, size = dist.get_rank(), dist.get_world_size()
     alone = {
         "broadcast": lambda: [make(dtype, _ROOT + 1)],
@@ -190,7 +190,7 @@ def _copies(name: str, make: Make, dtype: torch.dtype) -> Tensors:
 
 
 def _right(operation: str, summands: Tensors) -> torch.Tensor:
-    """In 64 bits for floats, with the type's own arithmetic else; an average of integers is cut off."""
+    """Reduce floats in 64 bits, others by the type's own arithmetic; an average of integers is cut off."""
     dtype = summands[0].dtype
     floats = dtype.is_floating_point or dtype.is_complex
     wide = {True: torch.complex128 if dtype.is_complex else torch.float64, False: dtype}[floats]
@@ -239,7 +239,7 @@ def _wrong_number(operation: str, summands: Tensors, found: torch.Tensor) -> str
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """To the bit."""
+    """Tell whether both are the same to the bit."""
     if (a.dtype, a.shape) != (b.dtype, b.shape):
         return False
     if a.dtype == torch.bool:  # Gloo adds them up as bytes
@@ -259,7 +259,7 @@ def _attempt(call: Call, group: Any, make: Make, dtype: torch.dtype, op: Any) ->
 
 
 def _wrong(pair: Pair, name: str, operation: str, shape: str, make: Make, dtype: torch.dtype) -> str:
-    """What is wrong with p4reduce's result; empty if nothing is."""
+    """Return what is wrong with p4reduce's result; empty if nothing is."""
     call = {**REDUCING, **COPYING}[name]
     ours, gloos = (
         _attempt(call, group, make, dtype, OPERATIONS.get(operation))
@@ -313,7 +313,7 @@ def _cases(name: str) -> Iterator[tuple[str, str, Make]]:
 
 
 def cases(name: str) -> int:
-    """How many there are, of each type."""
+    """Return how many cases there are, of each type."""
     return sum(1 for _ in _cases(name))
 
 
@@ -346,7 +346,7 @@ def _sparse(pair: Pair) -> None:
 
 
 def _inf_and_nan(pair: Pair) -> None:
-    """As Gloo has them: an Inf or NaN of one rank is everybody's."""
+    """Check that they are as Gloo has them: an Inf or NaN of one rank is everybody's."""
     for dtype in (torch.float32, torch.float16, torch.bfloat16):
         for operation in ("SUM", "AVG", "MAX", "MIN"):
             results = []

@@ -30,7 +30,7 @@ def _refused(kind: type[BaseException], word: str) -> Iterator[None]:
 
 
 def _try(group: Any, gloo: Any) -> None:
-    """One of each sort, held to Gloo's."""
+    """Run one collective of each sort, and compare the results with Gloo's."""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     for dtype in (torch.int32, torch.int64):
         results = []
@@ -61,7 +61,7 @@ def _subsets(pair: Pair) -> None:
 
 
 def _overlapping(pair: Pair) -> None:
-    """Each rank begins with another group, whose job nobody has joined before: none waits for the others."""
+    """Let each rank begin with another group, whose job nobody joined before: none waits for the others."""
     groups = {tuple(ranks): dist.new_group(ranks) for ranks in ([0, 1, 2, 3], [0, 1], [1, 2], [2, 3], [3, 0])}
     mine = [ranks for ranks in groups if pair.rank in ranks]
     turned = mine[pair.rank % len(mine) :] + mine[: pair.rank % len(mine)]
@@ -136,7 +136,10 @@ def _again(pair: Pair) -> None:
 
 
 def _aborted(pair: Pair) -> None:
-    """What one rank ends is ended on all, with a sentence; the group can be destroyed, and others go on."""
+    """Check that a group that one rank aborts ends on all, with a sentence.
+
+    It can be destroyed then, and other groups go on.
+    """
     group = dist.new_group(list(range(pair.size)))
     dist.all_reduce(torch.ones(4), group=group)
     pair.gloo.barrier().wait()
@@ -160,7 +163,7 @@ def _wrong_sizes(pair: Pair) -> None:
 
 
 def _functional(pair: Pair) -> None:
-    """What compilers and DTensor call, with gradients."""
+    """Check what compilers and DTensor call, with gradients."""
     from torch.distributed import _functional_collectives as functional
 
     tensor = torch.full((6,), float(pair.rank + 1))

@@ -23,7 +23,7 @@ Make: TypeAlias = Callable[[torch.dtype, int], torch.Tensor]
 
 
 def elements(count: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
-    """Some of each sign and magnitude; products of four of them stay finite."""
+    """Return seeded elements. Floats have both signs and many magnitudes; products of four stay finite."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + count)
     if dtype.is_complex:
         return torch.complex(*torch.randn(2, count, generator=generator)).to(dtype)

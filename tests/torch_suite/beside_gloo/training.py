@@ -204,7 +204,7 @@ def _joined(group: Any, rank: int, **how: Any) -> _Run:
 
 
 class _Talking(_Model):
-    """Its forward pass has collectives of one number, as many as nobody keeps."""
+    """A model whose forward pass has collectives of one number, so many that nobody keeps them."""
 
     def __init__(self, group: Any) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class _Talking(_Model):
 
 
 def _joined_talking(group: Any, rank: int) -> _Run:
-    """All ranks have as many batches, as nobody shadows what a forward pass calls."""
+    """Train with as many batches on all ranks, as nobody shadows what a forward pass calls."""
     torch.manual_seed(1)
     model = DistributedDataParallel(_Talking(group), process_group=group)
     run = _Run()
