@@ -43,7 +43,7 @@ def copy_and_patch(target: Path) -> None:
 
 
 def install_program(target: Path) -> None:
-    """In place of the one without OR."""
+    """Install the program with OR in place of the one without."""
     for name in NAMES:
         (target / "p4src" / "build" / name).write_bytes(
             gzip.decompress((COMPILED / f"{name}.gz").read_bytes())

@@ -18,7 +18,7 @@ CONTROLLER = "172.31.255.254:50051"
 
 
 def flags_of(rank: int) -> NDArray[np.int32]:
-    """One bit for each expert, 32 in a word: of a quarter of them this rank says that they are busy."""
+    """Return one bit for each expert, 32 in a word; this rank says that a quarter of them are busy."""
     busy = np.random.default_rng(rank).random(EXPERTS) < 0.25
     return np.packbits(busy).view(np.int32)
 
