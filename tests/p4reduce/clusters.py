@@ -47,7 +47,7 @@ def must(*arguments: str, timeout_s: float | None = None) -> str:
 
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A command that runs meanwhile; killed at the end if it still does.
+    """Run a command meanwhile, and kill it at the end if it still runs.
 
     It hears SIGINT also where the tests run in a shell's background, which ignores it.
     """
@@ -109,5 +109,5 @@ class Traces:
 
 
 def clusters_interfaces() -> set[str]:
-    """Interfaces beside the machine's own that clusters make: none must ever be there."""
+    """Return interfaces beside the machine's own that clusters make: none must ever be there."""
     return {name for name in os.listdir("/sys/class/net") if _CLUSTERS.fullmatch(name)}

@@ -20,7 +20,7 @@ def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Clusters of this test only, and none left. Not tmp_path: a socket's path is short."""
+    """Keep this test's clusters apart, and let none be left. Not tmp_path: a socket's path is short."""
     directory = tempfile.mkdtemp(prefix="p4r-")
     monkeypatch.setenv("P4REDUCE_STATE_DIR", directory)
     yield
@@ -32,5 +32,5 @@ def own_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def name() -> str:
-    """A cluster name that nobody else has."""
+    """Return a cluster name that nobody else has."""
     return f"t{os.getpid()}"

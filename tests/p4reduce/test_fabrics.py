@@ -28,7 +28,7 @@ workload:
 
 
 def links_of(cluster: str) -> dict[str, dict[str, Any]]:
-    """`show links` by name."""
+    """Return `show links` by name."""
     return {row["link"]: row for row in json.loads(must("show", "links", "--cluster", cluster, "--json"))}
 
 
@@ -93,7 +93,7 @@ def test_a_roce_host_reaches_another_rack(name: str) -> None:
 
 @pytest.fixture
 def file(tmp_path: Path, name: str) -> Path:
-    """A cluster file."""
+    """Return a cluster file."""
     path = tmp_path / "c.yaml"
     path.write_text(f"name: {name}\n{_FILE}")
     return path

@@ -31,7 +31,7 @@ REQUEST = {"elements": 100_003, "dtype": "int32", "seed": 1}
 
 @contextmanager
 def detached(name: str, *options: str) -> Iterator[ClusterState]:
-    """A rack of three that a process of its own keeps; taken down by yet another, it leaves nothing."""
+    """Yield a rack of three that a process of its own keeps; taken down by yet another, it leaves nothing."""
     must("up", "rack", "--hosts", "3", "--cluster", name, "--detach", *options)
     yield ready(name)
     now = state.load(name)
@@ -131,7 +131,7 @@ def links_and_workers(team: Team, fault: Commands) -> None:
 
 
 def processes(cluster: ClusterState, team: Team, fault: Commands) -> None:
-    """The job goes on through all of it, and at the end a worker is killed."""
+    """Check that the job goes on through all of it; kill a worker at the end."""
     assert "has no switch 's9', it has s1" in fault.fail("switch", "kill", "s9")
     fault.do("controller", "kill")
     assert state.running(cluster.name).controller_killed

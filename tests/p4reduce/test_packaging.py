@@ -36,7 +36,7 @@ def _run(*command: str, cwd: Path, **environment: str) -> str:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source distribution, of the working copy as it is."""
+    """Return the source distribution, of the working copy as it is."""
     directory = tmp_path_factory.mktemp("sdist")
     source = directory / "source"
     listed = _run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=REPOSITORY)
@@ -52,7 +52,7 @@ def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(sdist: Path) -> Path:
-    """The wheel, built from the source distribution."""
+    """Return the wheel, built from the source distribution."""
     words = ("-m", "pip", "wheel", "-q", "--no-deps", "-w", str(sdist.parent), str(sdist))
     _run(sys.executable, *words, cwd=sdist.parent, CXXFLAGS="-O0")  # built sooner
     (built,) = sdist.parent.glob("*.whl")
@@ -74,7 +74,7 @@ _IMPORTED_AS = {"PyYAML": "yaml", "scikit-learn": "sklearn"}
 
 
 def _base_alone() -> str:
-    """The beginning of a program that finds none of the packages that extras alone bring."""
+    """Return the beginning of a program that finds none of the packages that extras alone bring."""
     options = ConfigParser()
     options.read(REPOSITORY / "setup.cfg")
     declared = options["options.extras_require"]

@@ -43,7 +43,7 @@ def noted(tmp_path: Path) -> Iterator[Noted]:
 
 
 def parts() -> tuple[Any, Any, Any]:
-    """A model, its optimizer, and something to learn."""
+    """Return a model, its optimizer, and something to learn."""
     model = torch.nn.Linear(3, 1)
     return model, torch.optim.SGD(model.parameters(), lr=0.1), torch.ones(4, 3)
 

@@ -131,7 +131,7 @@ class FakeAdmin:
 
 @pytest.fixture
 def _running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A cluster c1 is running, as far as anybody can tell."""
+    """Let a cluster c1 be running, as far as anybody can tell."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
     cluster = cluster_state("c1")
     cluster.directory.mkdir()

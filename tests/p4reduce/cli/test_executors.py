@@ -52,7 +52,7 @@ def test_a_process_that_is_killed_is_said_so() -> None:
 
 
 def test_processes_end_with_whoever_made_them() -> None:
-    """However that ends: here by SIGKILL."""
+    """Check that they do however that ends: here by SIGKILL."""
     code = """if True:
         import os, time
         from p4reduce.cli.executors import executor_of

@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
 
 
 def a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """stdout and stderr are the same terminal, 60 columns wide."""
+    """Make stdout and stderr the same terminal, 60 columns wide, and return it."""
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(sys, "stderr", screen)

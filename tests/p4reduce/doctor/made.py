@@ -30,7 +30,7 @@ CALL = "all_reduce(SUM) of 1000 float32 (collective 17)"
 
 
 def cluster() -> ClusterState:
-    """A rack of four hosts."""
+    """Return a rack of four hosts."""
     rack = cluster_state("c1", hosts=[host_state(index) for index in range(1, 5)])
     switch: SwitchState = dataclasses.replace(
         rack.switches[0], interfaces={port: f"s1-eth{port}" for port in range(1, 5)}
@@ -48,7 +48,7 @@ def processes(**states: ProcessState) -> dict[str, Process]:
 
 
 def worker_status(rank: int, **changes: Any) -> WorkerStatus:
-    """A worker between two collectives: 17 are done, 18 messages each way."""
+    """Return a worker between two collectives: 17 are done, 18 messages each way."""
     fields: dict[str, Any] = {
         "job": "train",
         "rank": rank,
@@ -69,7 +69,7 @@ def worker_status(rank: int, **changes: Any) -> WorkerStatus:
 
 
 def in_call(rank: int, for_s: float = 12.0, **changes: Any) -> WorkerStatus:
-    """A worker that waits in collective 17, whose only message is 18."""
+    """Return a worker that waits in collective 17, whose only message is 18."""
     fields: dict[str, Any] = {
         "collective": CALL,
         "for_s": for_s,
@@ -86,7 +86,7 @@ def in_call(rank: int, for_s: float = 12.0, **changes: Any) -> WorkerStatus:
 def worker(
     said: WorkerStatus | int, *, state: ProcessState = ProcessState.SLEEPS, cpu_s: float = 1.0, **changes: Any
 ) -> Worker:
-    """A worker on the host of its rank; with a rank only, it says nothing."""
+    """Return a worker on the host of its rank; with a rank only, it says nothing."""
     rank = said if isinstance(said, int) else said.rank
     fields: dict[str, Any] = {
         "job": "train",
@@ -115,7 +115,7 @@ def job(name: str = "train", *, ranks: Sequence[int] = RANKS, **fields: Any) -> 
 
 
 def slot(missing: Sequence[int], *, message: int = 18, age_s: float = 12.0, **fields: Any) -> pb.Slot:
-    """An open one."""
+    """Return an open slot."""
     given: dict[str, Any] = {
         "job": "train",
         "switch": "s1",
@@ -133,14 +133,14 @@ def slot(missing: Sequence[int], *, message: int = 18, age_s: float = 12.0, **fi
 
 
 def status(**away: str) -> pb.Status:
-    """The switch is connected, or why not."""
+    """Return a status: the switch is connected, or why it is not."""
     return pb.Status(
         switches=[pb.SwitchInfo(name="s1", connected="s1" not in away, state=away.get("s1", "connected"))]
     )
 
 
 def flow(rank: int, **packets: int) -> pb.FlowCounters:
-    """A flow's counters on s1."""
+    """Return a flow's counters on s1."""
     found = pb.FlowCounters(job="train", generation=7, rank=rank, switch="s1")
     for name, number in packets.items():
         found.counters[name].packets = number
@@ -148,7 +148,7 @@ def flow(rank: int, **packets: int) -> pb.FlowCounters:
 
 
 def lines(*down: str) -> dict[str, Line]:
-    """The hosts' links."""
+    """Return the hosts' links."""
     names = [f"{host}:s1" for host in HOSTS]
     return {
         name: Line(name=name, is_up=name not in down, up=Traffic(), down=Traffic(), rate_mbit=None)
@@ -182,7 +182,7 @@ def facts(
     both: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Facts:
-    """Two observations, 0.6 s apart; `then`, `now`, `both`: what the first, the second, both saw."""
+    """Return two observations, 0.6 s apart; `then`, `now`, `both`: what the first, the second, both saw."""
     common = dict(both or {})
     fields: dict[str, Any] = {
         "cluster": cluster(),
@@ -211,7 +211,7 @@ def waiting_for(rank: int, that: Worker) -> list[Worker]:
 
 
 def samples(*, lost_up: int = 0, lost_down: int = 0, host: str = "h2", busy: int = 0) -> list[Sample]:
-    """Three of them; on one host's link frames are lost on the way. `busy`: frames under way at each."""
+    """Return three samples; one host's link loses frames on the way. `busy`: frames under way at each."""
     found = []
     for number in range(3):
         sent = 1000 * number

@@ -34,7 +34,7 @@ def text(found: Diagnosis) -> str:
 
 
 def only_trouble(found: Diagnosis) -> str:
-    """The code of the one finding that is worse than a note."""
+    """Return the code of the one finding that is worse than a note."""
     codes = [finding.code for finding in found.findings if finding.severity is not Severity.NOTE]
     assert len(codes) == 1, text(found)
     return codes[0]
@@ -101,7 +101,7 @@ def test_a_worker_that_is_stopped() -> None:
 
 
 def broken(rank: int, **fields: Any) -> dict[str, Any]:
-    """The session of a rank with the controller is broken."""
+    """Return what differs where the session of a rank with the controller is broken."""
     info = job(**fields)
     info.workers[rank].connected = False
     info.workers[rank].heard_s_ago = 1.2
@@ -374,7 +374,7 @@ def test_sums_that_do_not_reach_one_rank() -> None:
 
 
 def running(**changes: Any) -> Facts:
-    """A job that moves."""
+    """Return the facts of a job that moves."""
     before = [worker(worker_status(rank, received=10)) for rank in made.RANKS]
     return facts(idle(), before=before, **changes)
 

@@ -54,7 +54,7 @@ class Admin:
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
-    """A cluster of which nothing runs but its owner; its files are in `tmp_path`."""
+    """Return a cluster of which nothing runs but its owner; its files are in `tmp_path`."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
     (tmp_path / "c1" / "metrics").mkdir(parents=True)
     disk.directory(tmp_path / "c1").mkdir()
@@ -63,7 +63,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterState:
 
 @pytest.fixture
 def sleeper() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that does nothing, and has been loaded: it waits for no disk any more."""
+    """Yield a process that does nothing, and has been loaded: it waits for no disk any more."""
     code = "import time; print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -13,12 +13,12 @@ from topologies.wires import Traffic
 
 
 def fabric(name: str = "c1") -> ClusterState:
-    """Two leaves of two hosts, two spines; 100 Mbit/s, 50 between switches."""
+    """Return two leaves of two hosts, two spines; 100 Mbit/s, 50 between switches."""
     return fabric_state(name)
 
 
 def job(name: str = "train", phase: Any = pb.RUNNING, **fields: Any) -> pb.JobInfo:
-    """A job of two workers, on h1 and h3."""
+    """Return a job of two workers, on h1 and h3."""
     info = pb.JobInfo(
         spec=pb.JobSpec(name=name, world_size=2), phase=phase, mode=pb.IN_NETWORK, generation=7, **fields
     )
@@ -32,7 +32,7 @@ def job(name: str = "train", phase: Any = pb.RUNNING, **fields: Any) -> pb.JobIn
 def flow(
     switch: str, rank: int, *, job: str = "train", generation: int = 7, **packets: int
 ) -> pb.FlowCounters:
-    """A flow's counters; packets have 1000 bytes."""
+    """Return a flow's counters; packets have 1000 bytes."""
     found = pb.FlowCounters(job=job, generation=generation, rank=rank, switch=switch)
     for name, number in packets.items():
         found.counters[name].packets = number
@@ -59,7 +59,7 @@ def status(**away: str) -> pb.Status:
 
 
 def line(name: str, up: int = 0, down: int = 0, *, is_up: bool = True) -> Line:
-    """A link, and the bytes that went over it."""
+    """Return a link, and the bytes that went over it."""
     uplink = name.startswith("l")
     return Line(
         name=name,
@@ -72,13 +72,13 @@ def line(name: str, up: int = 0, down: int = 0, *, is_up: bool = True) -> Line:
 
 
 def lines(**changes: Line) -> Mapping[str, Line]:
-    """Links without traffic, but for those that are given (h1_l1=...)."""
+    """Return links without traffic, but for those that are given (h1_l1=...)."""
     names = ("h1:l1", "h2:l1", "h3:l2", "h4:l2", "l1:s1", "l1:s2", "l2:s1", "l2:s2")
     return {name: changes.get(name.replace(":", "_"), line(name)) for name in names}
 
 
 def reading(**changes: Any) -> Reading:
-    """A job that runs: two answers to each question, two seconds apart."""
+    """Return a job that runs: two answers to each question, two seconds apart."""
     fields: dict[str, Any] = {
         "at": 12.0,
         "cluster": fabric(),

@@ -21,7 +21,7 @@ class World(Racks):
         return super().send(rank, message, index, value or 10**rank, **header)
 
     def sends(self, *packets: tuple[int, int, int]) -> Left:
-        """Rank, message, index; what leaves for the last of them."""
+        """Send packets (rank, message, index), and return what leaves for the last of them."""
         return [self.send(*packet) for packet in packets][-1]
 
     def leaf(self, packet: TreePacket, port: int = UP1) -> Left:
@@ -47,14 +47,14 @@ class World(Racks):
 
 
 def over(world: World) -> None:
-    """Rank 1 lacks the sum of (0, 1), which its leaf lacks too, and rank 0 is past message 1."""
+    """Send until rank 1 and its leaf lack the sum of (0, 1), and rank 0 is past message 1."""
     world.sends((0, 0, 0), (1, 0, 0), (0, 0, 1), (1, 0, 1), (0, 2, 0), (1, 0, 1))
 
 
 def twice(
     step: Callable[[World], TreePacket], to: Callable[[World, TreePacket], Left]
 ) -> Callable[[World], Any]:
-    """A packet that comes again."""
+    """Return a play in which a packet comes again."""
 
     def played(world: World) -> None:
         packet = step(world)

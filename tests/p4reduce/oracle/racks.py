@@ -83,7 +83,7 @@ class Racks:
     def packet(
         self, rank: int, message: int, index: int, value: int = 1, chunks: int = 0, **header: Any
     ) -> RocePacket:
-        """Packet `index` (0: First, 1: Last) of a message whose lanes all hold `value`."""
+        """Return packet `index` (0: First, 1: Last) of a message whose lanes all hold `value`."""
         me, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
         payload = np.full((chunks or 2 - index) * LANES, value, ">i4").tobytes()
         if index == 0:
@@ -146,7 +146,7 @@ class Racks:
     def through(
         self, rank: int, message: int, index: int, value: int = 1, *, packet: RocePacket | None = None
     ) -> list[tuple[int, RocePacket]]:
-        """A worker's packet, as always or this one."""
+        """Send a worker's packet, as always or this one, and return what arrives."""
         return self.arrive(rank, packet or self.packet(rank, message, index, value))
 
     def ack(self, rank: int, psn: int) -> list[tuple[int, RocePacket]]:

@@ -60,7 +60,7 @@ def rack(
     seed: int = 0,
     **options: int | list[int],
 ) -> tuple[Simulation, JustSwitch]:
-    """Workers of which those in the set `rnr_ranks` (by bit) get RNR NAKs, and some have an RDMA adapter."""
+    """Return a rack; workers in the set `rnr_ranks` (by bit) get RNR NAKs, and some have an RDMA adapter."""
     configs = [
         replace(config, retry_limit=adapters_retry) if config.rank in adapters else config
         for config in ring_configs(ranks, **options)  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ class NotingSwitch(EntrySwitch):
 
 
 def said(out: Out) -> str:
-    """A packet that leaves, in words."""
+    """Return a packet that leaves, in words."""
     if TreePacket.parse(out[1]) is not None:
         ((_, packet),) = tree([out])
         what = {"PARTIAL": "up", "RESULT": "sum", "ASK": "ASK"}[Kind(packet.kind).name]
@@ -94,7 +94,7 @@ def said(out: Out) -> str:
 
 
 def held(slot: Slot) -> str:
-    """A slot, in words: of which message it is, who is in it, and what its lanes hold."""
+    """Return a slot, in words: of which message it is, who is in it, and what its lanes hold."""
     if slot.tag is None:
         return "–"
     who = ", ".join(map(str, sorted(slot.ranks)))

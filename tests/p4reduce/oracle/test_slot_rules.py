@@ -22,13 +22,13 @@ NOBODYS_QP = 0x999
 
 @pytest.fixture
 def rack() -> Racks:
-    """Rank r is on port r + 1 of l1."""
+    """Return racks in which rank r is on port r + 1 of l1."""
     return Racks(hosts=(3,), window=2)
 
 
 @ALL_SHAPES
 def test_the_sum_comes_on_every_flow_with_that_flows_addresses_and_psns(hosts: tuple[int, ...]) -> None:
-    """Whoever sends again gets its own once more, and nobody else anything. PSNs wrap in this message."""
+    """Check that a sender that repeats gets its own sum again, and nobody else anything. PSNs wrap here."""
     racks = Racks(hosts=hosts)
     for index in (0, 1):
         arrived = racks.reduce(1, index)
@@ -195,7 +195,7 @@ def test_what_a_host_could_take_for_roce_but_the_switch_does_not_read_is_dropped
 
 
 def made_of(rack: Racks, **options: bool) -> SwitchModel:
-    """The same job, on a switch of its own."""
+    """Return the same job, on a switch of its own."""
     switch = rack.switches["l1"]
     routes = {IPv4Address(ip): route for ip, route in switch.routes.items()}
     return SwitchModel([switch.jobs[7]], routes, **options)

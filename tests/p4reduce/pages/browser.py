@@ -98,7 +98,7 @@ class Browser:
         self.until("document.documentElement?.dataset.drawn === 'yes'")
 
     def evaluate(self, expression: str) -> Any:
-        """The value of JavaScript (of a promise: what it comes to)."""
+        """Return the value of JavaScript (of a promise: what it comes to)."""
         answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in answer:
             raise AssertionError(f"{expression}: {answer['exceptionDetails']}")
@@ -113,7 +113,7 @@ class Browser:
             time.sleep(0.05)
 
     def screenshot(self, path: Path) -> None:
-        """The whole page as PNG."""
+        """Save the whole page as PNG."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
@@ -125,7 +125,7 @@ class Browser:
         return [params["request"]["url"] for params in asked]
 
     def complaints(self) -> list[str]:
-        """Exceptions, errors and warnings that its console would show."""
+        """Return exceptions, errors and warnings that its console would show."""
         said = []
         for event in self.events:
             params = event["params"]
@@ -195,7 +195,7 @@ class Browser:
 
 
 def _pipe() -> tuple[int, int]:
-    """Ends that are neither 3 nor 4, which the browser's get."""
+    """Return ends that are neither 3 nor 4, which the browser's get."""
     found: list[int] = []
     low: list[int] = []
     while len(found) < 2:

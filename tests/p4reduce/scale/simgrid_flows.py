@@ -22,7 +22,7 @@ CONFIGURATION = [
 
 
 def ring(ranks: int, rate: float, part: float, latency: float) -> None:
-    """A link to each next rank; `part` bytes in each step."""
+    """Run a ring with a link to each next rank; each step sends `part` bytes."""
     zone = NetZone.create_full_zone("all")
     hosts = [zone.create_host(f"h{rank}", 1e9) for rank in range(ranks)]
     for rank, host in enumerate(hosts):

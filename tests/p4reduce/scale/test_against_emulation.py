@@ -20,7 +20,7 @@ SEVERAL_GPUS = (names.HIERARCHICAL_PHASES, names.HIERARCHICAL, names.HIERARCHICA
 
 
 def simulated_s(strategy: str, size: int, *, hosts: int, rate: float, gpus: int = 1, k: float = 1.0) -> float:
-    """tc counts a frame's own header alone, and there is next to no latency."""
+    """Simulate it: tc counts a frame's own header alone, and there is next to no latency."""
     fabric = Fabric(
         hosts=hosts,
         gpus_per_host=gpus,

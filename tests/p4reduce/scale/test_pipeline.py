@@ -10,7 +10,7 @@ from p4reduce.workloads.errors import WorkloadError
 
 
 def stages(pieces: int, *, planes: int = 2, inside_s: float = 0.0, network_s: float = 0.0) -> Stages:
-    """Alone, a piece is 1 s inside and 4 s in the network (its planes share the NIC)."""
+    """Return stages: alone, a piece is 1 s inside and 4 s in the network (its planes share the NIC)."""
     return Stages(
         pieces=pieces,
         planes=planes,

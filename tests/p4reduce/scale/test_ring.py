@@ -16,7 +16,7 @@ def by_events(sends_s: list[float], latencies_s: list[float], *, steps: int) -> 
     sent, arrived, started = [0] * size, [0] * size, [0] * size
 
     def go(rank: int) -> None:
-        """The next part, where the one from behind is there and the last one has gone."""
+        """Start the next part, where the one from behind is there and the last one has gone."""
         step = started[rank]
         if step == steps or sent[rank] < step or arrived[rank] < step:
             return

@@ -19,7 +19,7 @@ BEGINS_S, PACE_S = 5, 10
 
 
 def schedule(kind: str, *, spines: int = 0) -> Schedule:
-    """Eight workers, a sum every ten seconds, and the controller away for nearly all of it."""
+    """Return eight workers, a sum every ten seconds, and the controller away for nearly all of it."""
     work = [a_sum(100, think_ns=PACE_S * NS)] * (2 * (BEGINS_S + AWAY_S) // PACE_S)
     away = Mishap(BEGINS_S * NS, kind, lasts_ns=AWAY_S * NS, since=1)
     mishaps = [Mishap(NS, "database-backup", since=1), away]

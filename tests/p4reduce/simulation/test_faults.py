@@ -88,7 +88,7 @@ def test_a_seed_is_played_alike_every_time() -> None:
 
 @pytest.mark.slow
 def test_a_seed_is_played_alike_in_every_process() -> None:
-    """Whatever order sets of strings have there."""
+    """Check it with another order of sets of strings in each."""
     code = (
         "from p4reduce.simulation.faults.drawing import draw\n"
         "from p4reduce.simulation.faults.playing import run\n"
@@ -109,7 +109,7 @@ def test_a_seed_is_played_alike_in_every_process() -> None:
 
 @functools.cache
 def lossy() -> int:
-    """A seed of links that lose frames."""
+    """Return a seed of links that lose frames."""
     return next(seed for seed in itertools.count(1) if len(run(draw(seed)).strikes) > 20)
 
 
@@ -163,7 +163,7 @@ def test_what_fails_at_an_executor_ends_the_run() -> None:
 
 
 def test_the_compiled_program_does_what_the_model_does() -> None:
-    """Frame by frame, on every switch of the run."""
+    """Compare both frame by frame, on every switch of the run."""
     with players("embedded") as play:
         tally = run_many(range(1000, 1000 + min(12, SEEDS)), play=play.many)
     assert not tally.failures
@@ -205,7 +205,7 @@ def nothing_is_drained(patch: pytest.MonkeyPatch) -> None:
 
 
 def restarted(seed: int) -> Schedule:
-    """The leaf loses everything while the first job runs; that one adds up in place, again and again."""
+    """Return a schedule: the leaf loses all while the first job runs, which adds up in place, repeatedly."""
     schedule = draw(seed)
     job = schedule.jobs[0]
     work = [
@@ -218,7 +218,7 @@ def restarted(seed: int) -> Schedule:
 
 
 def crowded(seed: int) -> Schedule:
-    """Jobs that begin by ring for want of slots, and are moved into the switch when there are some."""
+    """Return jobs that begin by ring for want of slots, and are moved into the switch when there are some."""
     schedule = draw(seed)
     job = replace(schedule.jobs[0], mode="", elastic=False, window=2, packets=4, path_mtu=256, adapters=[])
     long = replace(job, work=[replace(job.work[0], name="all_reduce", module="in_network", elements=120)] * 6)
@@ -229,7 +229,7 @@ def crowded(seed: int) -> Schedule:
 
 
 def without_its_switch(seed: int) -> Schedule:
-    """The leaf is away for longer than anybody waits for it; the workers have another network."""
+    """Return a schedule: the leaf is away for longer than anybody waits; workers have another network."""
     schedule = restarted(seed)
     (job,), (mishap,) = schedule.jobs[:1], schedule.mishaps
     job = replace(job, backup=True, adapters=[], rnr=[], elastic=False)
@@ -237,7 +237,7 @@ def without_its_switch(seed: int) -> Schedule:
 
 
 def bereaved(seed: int) -> Schedule:
-    """A worker is killed while its job runs, which nobody else disturbs."""
+    """Return a schedule: a worker is killed while its job runs, which nobody else disturbs."""
     schedule = draw(seed)
     job = schedule.jobs[0]
     work = [replace(job.work[0], name="all_reduce", dtype="int32", elements=120, module="in_network")] * 3
@@ -258,7 +258,7 @@ def jobs_move_in_as_they_are(patch: pytest.MonkeyPatch) -> None:
 
 
 def gang(seed: int) -> Schedule:
-    """The seed that many with a gang in it."""
+    """Return the schedule of the `seed`th seed, from 0, that has a gang."""
     return draw(next(itertools.islice((n for n in itertools.count() if has_gang(n)), seed, None)))
 
 
@@ -267,13 +267,13 @@ def has_gang(seed: int) -> bool:
 
 
 def rigid_gang(seed: int) -> Schedule:
-    """The seed that many with a gang in it that ends where a worker does."""
+    """Return the schedule of the `seed`th seed that has a gang which ends where a worker does."""
     wanted = (n for n in itertools.count() if any(job.gang and not job.elastic for job in draw(n).jobs))
     return draw(next(itertools.islice(wanted, seed, None)))
 
 
 def elastic_gang(seed: int) -> Schedule:
-    """The seed that many with an elastic gang in it of which a worker is killed."""
+    """Return the schedule of the `seed`th seed that has an elastic gang of which a worker is killed."""
     wanted = (n for n in itertools.count() if loses_machine(n))
     return draw(next(itertools.islice(wanted, seed, None)))
 
@@ -326,7 +326,7 @@ def planes_are_cut_alone(patch: pytest.MonkeyPatch) -> None:
 
 
 def mates_start_alone(patch: pytest.MonkeyPatch) -> None:
-    """Whoever has come to a call begins it, whatever its mates call."""
+    """Begin a call as soon as one has come to it, whatever its mates call."""
     patch.setattr(Gang, "_difference", lambda self: "")
 
 
@@ -345,7 +345,7 @@ def a_cancelled_call_meets_nobody(patch: pytest.MonkeyPatch) -> None:
 
 
 def machines_count_steps_apart(patch: pytest.MonkeyPatch) -> None:
-    """Headers say the number of a plane's own collective."""
+    """Let headers say the number of a plane's own collective."""
     operation = Call.operation
 
     def unnumbered(self: Call, *args: Any, **how: Any) -> Operation:
@@ -357,7 +357,7 @@ def machines_count_steps_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def broadcasting_gang(seed: int) -> Schedule:
-    """An elastic gang that is bereaved, and broadcasts all the time from roots that may die."""
+    """Return an elastic gang that is bereaved, and broadcasts all the time from roots that may die."""
     schedule = elastic_gang(seed)
     work = Work(
         module="in_network", name="broadcast", dtype="int32", elements=40, root=seed, think_ns=4_000_000_000
@@ -367,7 +367,7 @@ def broadcasting_gang(seed: int) -> Schedule:
 
 
 def forgetful_gang(seed: int) -> Schedule:
-    """A gang of which one machine cancels a call among many alike, and nothing else goes wrong."""
+    """Return a gang of which one machine cancels a call among many alike, and nothing else goes wrong."""
     schedule = rigid_gang(seed)
     work = Work(module="in_network", name="all_reduce", dtype="int32", elements=40)
     jobs = [

@@ -87,7 +87,7 @@ def test_a_restarted_switch_has_no_groups() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
 def test_nothing_stays_of_it(how: signal.Signals, tmp_path: Path) -> None:
-    """Whatever ends the process that started it; another one beside it goes on."""
+    """Check it whatever ends the process that started it; another one beside it goes on."""
     code = (
         "from p4reduce.simulation.bmv2 import Bmv2\nimport time\n"
         "with Bmv2([1, 2]) as switch:\n"

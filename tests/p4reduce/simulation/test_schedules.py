@@ -54,7 +54,7 @@ CALL = Work(module="in_network", name="all_reduce", dtype="int32", elements=4)
 
 
 def gang_that_calls(works: list[list[Work]], cancels: list[list[list[int]]] | None = None) -> Schedule:
-    """Two machines of two GPUs; by plane what is called, and which rank cancels which call."""
+    """Return two machines of two GPUs: by plane what is called, and which rank cancels which call."""
     schedule = draw(0)
     plane = replace(schedule.jobs[0], hosts=[0, 1], gang=1)
     pairs = zip(works, cancels or [[]] * len(works), strict=True)

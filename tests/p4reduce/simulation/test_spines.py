@@ -53,7 +53,7 @@ class Crossed:
 
 
 def crossed(schedule: Schedule) -> Crossed:
-    """While it was played."""
+    """Play a schedule, and return what crossed uplinks meanwhile."""
     return Crossed.of(recorded(schedule), Graph.of(schedule.config()))
 
 
@@ -153,7 +153,7 @@ def test_sixteen_jobs_at_once_share_leaves_and_spines() -> None:
 
 
 def on_all(hosts: list[int], kind: str = "agents", **fields: int) -> JobPlan:
-    """A job on every host; its workers are "agents", "selective", "adapters" or "mixed"."""
+    """Return a job on every host; its workers are "agents", "selective", "adapters" or "mixed"."""
     ranks = list(range(sum(hosts)))
     adapters = {"agents": [], "selective": [], "adapters": ranks, "mixed": ranks[::2]}[kind]
     return a_job(ranks, WORK, adapters=adapters, selective=kind == "selective", **fields)

@@ -18,7 +18,7 @@ End: TypeAlias = "tuple[str, int] | IPv4Address"  # a switch and its port, or a 
 
 
 def a_sum(elements: int, dtype: str = "int32", **fields: Any) -> Work:
-    """An all-reduce in the network."""
+    """Return an all-reduce in the network."""
     return Work(module="in_network", name="all_reduce", dtype=dtype, elements=elements, **fields)
 
 
@@ -40,7 +40,7 @@ def a_job(hosts: Sequence[int], work: Sequence[Work], number: int = 1, **fields:
 def a_schedule(
     spines: int, hosts: Sequence[int], *jobs: JobPlan, links: Rates | None = None, **fields: Any
 ) -> Schedule:
-    """`links`: what all of them do, unless `host_rates` or `uplink_rates` say otherwise."""
+    """Return a schedule. `links`: what all do, unless `host_rates` or `uplink_rates` say otherwise."""
     rates = {"host_rates": links or Rates(), "uplink_rates": links or Rates(), "seed": 1}
     return Schedule(spines=spines, hosts=list(hosts), jobs=list(jobs), **{**rates, **fields})
 

@@ -51,7 +51,7 @@ class Ranks:
         )
 
     def run(self, work: Callable[[P4ReduceProcessGroup], Any]) -> list[Any]:
-        """`work` on every rank; what each returned, or raised."""
+        """Run `work` on every rank; return what each returned, or raised."""
 
         def of_rank(rank: int) -> Any:
             group = self.group(rank)
@@ -63,7 +63,7 @@ class Ranks:
         return self.each(of_rank)
 
     def each(self, work: Callable[[int], Any]) -> list[Any]:
-        """The same, without a group."""
+        """Run `work` in the same way, without a group."""
         results: list[Any] = [None] * self.size
 
         def target(rank: int) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 
 def of_tensor(call: Callable[[Any], Any]) -> Callable[[str], Any]:
-    """A compiled function in which there is that call."""
+    """Return a compiled function in which there is that call."""
 
     def run(compiler: str) -> Any:
         def function(tensor: Any) -> Any:
@@ -61,7 +61,7 @@ def exchanged(tensor: Any) -> None:
 
 
 def trained(model: nn.Module) -> list[float]:
-    """The losses of three steps."""
+    """Return the losses of three steps."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     losses = []
     for _ in range(3):
@@ -118,7 +118,7 @@ def _nothing_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def by(backend: str, run: Callable[[str], Any], compiler: str) -> tuple[Any, int]:
-    """The result, and how many graph breaks there were."""
+    """Return the result, and how many graph breaks there were."""
     torch._dynamo.utils.counters.clear()
     dist.init_process_group(backend, rank=0, world_size=1, store=dist.HashStore())
     try:

@@ -29,7 +29,7 @@ OTHERS = [torch.float64, torch.int64, torch.uint8, torch.int8, torch.bool]
 
 
 def of(rank: int, dtype: Any = torch.float32, shape: tuple[int, ...] = (3, 5)) -> Any:
-    """Small whole numbers, others on each rank."""
+    """Return small whole numbers, others on each rank."""
     return (torch.arange(torch.Size(shape).numel()).reshape(shape) % 7 + 10 * rank).to(dtype)
 
 

@@ -100,7 +100,7 @@ class FakeReducer:
         self._clock.wait(self.start(array))
 
     def barrier(self) -> None:
-        """The others are there already."""
+        """Do nothing: the others are there already."""
 
     def reference(self, racks: Racks, dtype: Any) -> None:
         """Do nothing: nobody asks."""

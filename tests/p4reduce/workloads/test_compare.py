@@ -55,7 +55,7 @@ class FakeTeam:
         return [{"mode": "ring", "mode_reason": ""}]
 
     def do(self, command: str, **_: Any) -> None:
-        """Done."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def _loss(network: Network, parameters: Floats, samples: Samples) -> float:
-    """Cross entropy, summed; straight from the definition."""
+    """Compute cross entropy, summed, straight from the definition."""
     size = network.hidden
     first = parameters[: PIXELS * size].reshape(PIXELS, size)
     first_bias = parameters[PIXELS * size : (PIXELS + 1) * size]

@@ -40,7 +40,7 @@ def play(
 
 
 def spans(answer: dict[str, Any], kind: str) -> list[tuple[Any, ...]]:
-    """(iteration, what, start, end) of a kind, in order of time."""
+    """Return (iteration, what, start, end) of a kind's spans, in order of time."""
     found = [s for s in answer["spans"] if s["kind"] == kind]
     rows = [(s["iteration"], s["what"], round(s["start_s"], 6), round(s["end_s"], 6)) for s in found]
     return sorted(rows, key=lambda row: row[2:])

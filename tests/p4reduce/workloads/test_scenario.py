@@ -212,7 +212,7 @@ def test_a_run(file: ClusterFile, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterState]:
-    """A cluster whose hosts are this namespace: real worker processes, and no controller."""
+    """Yield a cluster whose hosts are this namespace: real worker processes, and no controller."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
 
     def nowhere(host: HostState) -> list[str]:

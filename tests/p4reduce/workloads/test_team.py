@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def team(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
-    """Two workers that run in this namespace."""
+    """Yield two workers that run in this namespace."""
 
     def nowhere(host: HostState) -> list[str]:
         return []

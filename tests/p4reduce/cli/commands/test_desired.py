@@ -21,7 +21,7 @@ DOCUMENT = "drain: [s2]\n"
 
 
 def report(*, done: bool = False) -> pb.PlanReport:
-    """A change of each kind, one of them by hand, and a switch that is away."""
+    """Return a plan with a change of each kind, one of them by hand, and a switch that is away."""
     kinds = pb.Change
     return pb.PlanReport(
         revision=3,

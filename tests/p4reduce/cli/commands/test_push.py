@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # the program may have to be compiled
 
 @pytest.fixture
 def address() -> Iterator[str]:
-    """A switch without a program or ports."""
+    """Yield the address of a switch without a program or ports."""
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "soft_switch", "--device-id", "1", "--no-p4", "--cpu-port", "255"),

@@ -91,7 +91,7 @@ def test_ctrl_c_says_what_was_found_so_far(
 
 @pytest.mark.slow
 def test_ctrl_c_with_several_processes() -> None:
-    """A terminal sends it to all of them."""
+    """Check it as a terminal does it, which sends it to all of them."""
     code = """if True:
         import os, signal, sys
         from p4reduce.cli.app import run

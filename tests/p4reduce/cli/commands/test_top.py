@@ -20,7 +20,7 @@ from topologies.processes import wait_until
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A cluster that is there on paper: nobody answers."""
+    """Record a cluster that is there on paper: nobody answers."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path))
     monkeypatch.setattr("os.geteuid", lambda: 0)
     cluster = clusters.fabric("c1")

@@ -22,7 +22,7 @@ from topologies import state
 
 @pytest.fixture(autouse=True)
 def _somewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A directory with a script, PyTorch, and no cluster."""
+    """Set up a directory with a script, PyTorch, and no cluster."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path / "state"))
@@ -100,7 +100,7 @@ def _ran(failure: Failure | None = None, backend: str = "") -> Ran:
 
 @pytest.fixture
 def asks(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A running cluster, and runs on it that only seem to be."""
+    """Set up a running cluster, and runs on it that only seem to be."""
 
     def expect(*outcomes: Ran) -> Asked:
         asked = Asked(*outcomes)

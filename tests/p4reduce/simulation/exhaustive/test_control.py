@@ -157,12 +157,12 @@ def up_is_not_said_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lease_is_for_ever(patch: pytest.MonkeyPatch) -> None:
-    """Results are returned whether or not the job has gone on without this worker."""
+    """Return results whether or not the job has gone on without this worker."""
     patch.setattr(Session, "confirm", lambda self, now: True)
 
 
 def a_given_result_is_made_again(patch: pytest.MonkeyPatch) -> None:
-    """Though another worker has it, and its user may have it."""
+    """Make a given result again, though another worker has it, and its user may have it."""
     patch.setattr(ReplayLog, "restored", property(lambda self: False))
 
 
@@ -215,7 +215,7 @@ def phases_are_not_saved(patch: pytest.MonkeyPatch) -> None:
 
 
 def nobody_knows_who_joins_again(patch: pytest.MonkeyPatch) -> None:
-    """A controller that was restarted has heard no generation of it, and answers nobody's heartbeats."""
+    """Keep no generation of who joins again: a restarted controller answers nobody's heartbeats."""
     join_again = Job.join_again
 
     def forgets(self: Job, rank: int, now: float) -> None:

@@ -106,7 +106,7 @@ def test_an_unknown_scope_is_refused_with_those_that_there_are() -> None:
 
 
 def every_duplicate_is_told_to_wait(patch: pytest.MonkeyPatch) -> None:
-    """Though its receiver may lack what was before it."""
+    """Tell every duplicate to wait, though its receiver may lack what was before it."""
     change_rule(patch, "3 duplicate", sends=Sends.NOT_READY)
 
 
@@ -205,7 +205,7 @@ static bool planted(const char *name) {
 
 @pytest.fixture(scope="module")
 def breakable(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The native library with defects that the environment switches on."""
+    """Return the native library with defects that the environment switches on."""
     folder = tmp_path_factory.mktemp("native")
     shutil.copytree(NATIVE, folder / "native")
     for defect in NATIVE_DEFECTS:

@@ -70,7 +70,7 @@ def test_an_order_is_played_in_words() -> None:
 
 
 def a_cancelled_call_takes_no_step(patch: pytest.MonkeyPatch) -> None:
-    """The next call takes its number."""
+    """Give a cancelled call's number to the next call."""
     begin = Gang.begin
 
     def skip(self: Gang, asked: Asked, lanes: tuple[int, ...], place: Place) -> None:

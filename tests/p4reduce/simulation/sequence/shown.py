@@ -18,14 +18,14 @@ NAMES = sorted(path.stem for path in EXAMPLES.glob("*.json"))
 
 
 def example(name: str) -> Schedule:
-    """A schedule that docs/protocol.md names."""
+    """Return a schedule that docs/protocol.md names."""
     return Schedule.from_json((EXAMPLES / f"{name}.json").read_text())
 
 
 def observed(
     schedule: Schedule, *, most: int = MOST_STEPS, from_ns: int | None = None
 ) -> tuple[Outcome, SequenceObserver]:
-    """A run that was observed to its end."""
+    """Observe a run to its end; return its outcome and the observer."""
     observer = SequenceObserver(schedule, most=most, from_ns=from_ns)
     outcome = run(schedule, observer=observer)
     observer.ended(outcome.error)
@@ -39,7 +39,7 @@ def steps_of(schedule: Schedule, **options: Any) -> list[Step]:
 
 
 def page_of(schedule: Schedule, name: str | None = None, **options: Any) -> str:
-    """The page."""
+    """Return a run's page."""
     outcome, observer = observed(schedule, **options)
     return page(named(schedule, name), outcome, observer)
 

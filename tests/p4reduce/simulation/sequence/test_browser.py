@@ -46,7 +46,7 @@ class Page:
         browser.open(self.path.as_uri() + ("" if step is None else f"#{step}"), **look)
 
     def at(self) -> int:
-        """The current step."""
+        """Return the current step."""
         return int(self.browser.evaluate(COUNT).split(" / ")[0])
 
     def press(self, key: str) -> None:

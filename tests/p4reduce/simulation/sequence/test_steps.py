@@ -8,7 +8,7 @@ from tests.p4reduce.simulation.sequence.shown import observed
 
 
 def made(count: int, fault: int | None = None) -> list[Step]:
-    """Steps at 0, 1, 2 … ns; each changes something."""
+    """Return steps at 0, 1, 2 … ns; each changes something."""
     steps = [Step(n, n, "note", changes={f"slot {n % 7}": {"n": n}}) for n in range(count)]
     if fault is not None:
         steps[fault].kind = "fault"

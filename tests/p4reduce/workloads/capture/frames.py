@@ -19,7 +19,7 @@ Timed = tuple[float, bytes]
 
 
 def ether(**fields: Any) -> Any:
-    """An Ethernet header between two hosts of no fabric of ours."""
+    """Return an Ethernet header between two hosts of no fabric of ours."""
     return Ether(src="02:11:11:11:11:11", dst="02:22:22:22:22:22", **fields)
 
 
@@ -33,7 +33,7 @@ def roce(
     opcode: int = 4,
     tos: int = 0,
 ) -> bytes:
-    """A frame with a right ICRC."""
+    """Return a frame with a right ICRC."""
     packet = RocePacket(
         ethernet=Ethernet(dst=b"\x02" + b"\x22" * 5, src=b"\x02" + b"\x11" * 5),
         ip=IPv4(src=IPv4Address(source), dst=IPv4Address(destination), total_length=0, tos=tos),
@@ -53,7 +53,7 @@ def write_pcap(
     snap: int = 65535,
     order: str = "<",
 ) -> Path:
-    """A pcap file. Times in seconds."""
+    """Write a pcap file. Times in seconds."""
     unit = 1_000_000 if magic == MICROSECOND else 1_000_000_000
     parts = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snap, link_type)]
     for at, frame in frames:
@@ -65,7 +65,7 @@ def write_pcap(
 
 
 def write_pcapng(path: Path, frames: Sequence[Timed], *, link_types: Sequence[int] = (ETHERNET,)) -> Path:
-    """A pcapng file; frame i is from interface i modulo how many there are."""
+    """Write a pcapng file; frame i is from interface i modulo how many there are."""
     parts = [_block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1))]
     parts += [_block(1, struct.pack("<HHI", link_type, 0, 65535)) for link_type in link_types]
     for number, (at, frame) in enumerate(frames):

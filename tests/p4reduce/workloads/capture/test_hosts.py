@@ -18,7 +18,7 @@ RACK = cluster_state("c1", hosts=[host_state(number) for number in (1, 2, 3)])
 
 
 def chosen(*endpoints: IPv4Address, **mapping: str) -> list[str]:
-    """The hosts' names, in the order of the endpoints; `mapping` by the endpoints' letters."""
+    """Return the hosts' names, in the order of the endpoints; `mapping` by the endpoints' letters."""
     letters = {"a": A, "b": B, "c": C}
     hosts = hosts_for(RACK, endpoints, {letters[letter]: name for letter, name in mapping.items()})
     assert list(hosts) == list(endpoints)

@@ -28,7 +28,7 @@ def taken(path: Path) -> RocePackets:
 
 
 def bytes_of(rows: RocePackets, row: int) -> bytes:
-    """A packet from its IP header on."""
+    """Return a packet from its IP header on."""
     start = int(rows.offsets[row])
     return rows.capture.data[start : start + int(rows.captured[row])].tobytes()
 

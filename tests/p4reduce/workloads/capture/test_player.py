@@ -73,7 +73,7 @@ class Relay(threading.Thread):
 
 @pytest.fixture
 def wires() -> Iterator[tuple[list[PlayHost], Relay]]:
-    """Two hosts; what the first sends comes to the second through a relay."""
+    """Yield two hosts; what the first sends comes to the second through a relay."""
     tag = f"fp{os.getpid() % 100000}"
     hosts = [
         PlayHost(ip=IPv4Address(f"198.51.100.{n}"), mac=f"02:00:00:00:07:0{n}", interface=f"{tag}h{n}")
@@ -102,7 +102,7 @@ def ip(*words: str) -> None:
 
 
 def captured(psn: int) -> bytes:
-    """A packet from its IP header on."""
+    """Return a packet from its IP header on."""
     packet = RocePacket(
         ethernet=Ethernet(dst=bytes(6), src=bytes(6)),
         ip=IPv4(src=IPv4Address("192.0.2.1"), dst=IPv4Address("192.0.2.2"), total_length=0),
@@ -114,7 +114,7 @@ def captured(psn: int) -> bytes:
 
 
 def played(count: int, *, gap_ns: int) -> tuple[np.ndarray, np.ndarray]:
-    """Packets that differ by their PSNs, and each hundred's ANOTHER by its UDP port; data, packets."""
+    """Return data and packets, which differ by PSN, and each hundred's ANOTHER by its UDP port."""
     one = np.frombuffer(captured(0), np.uint8)
     data = np.tile(one, (count, 1))
     for byte in range(3):

@@ -96,7 +96,7 @@ def test_a_played_frame(path: Path, payload: int) -> None:
 
 
 def checksum(header: bytes) -> int:
-    """The ones' complement sum."""
+    """Return the ones' complement sum."""
     total = sum(int.from_bytes(header[at : at + 2], "big") for at in range(0, len(header), 2))
     return (total & 0xFFFF) + (total >> 16)
 
@@ -134,7 +134,7 @@ def test_two_addresses_that_talk_to_each_other_need_two_hosts(path: Path) -> Non
 
 
 def jobs_of(monkeypatch: pytest.MonkeyPatch, **phases: int) -> None:
-    """The controller knows jobs of h1 and h2, with queue pairs 0x11 (out) and 0x22 (in) at each."""
+    """Let the controller know jobs of h1 and h2, with queue pairs 0x11 (out) and 0x22 (in) at each."""
     workers = [
         pb.WorkerInfo(worker=pb.Worker(ip=f"10.0.0.{number}", qpn_out=0x11, qpn_in=0x22)) for number in (1, 2)
     ]

@@ -26,7 +26,7 @@ RESNET_BYTES = 102_228_128
 
 
 def rack(hosts: int, *, rate_mbit: float | None = 100.0) -> Topology:
-    """`hosts` workers behind s1."""
+    """Return `hosts` workers behind s1."""
     return Topology(
         kind="rack",
         target="embedded",
@@ -39,7 +39,7 @@ def rack(hosts: int, *, rate_mbit: float | None = 100.0) -> Topology:
 
 
 def spine_leaf(hosts: int, *, leaves: int = 2, spines: int = 2, rate_mbit: float | None = 100.0) -> Topology:
-    """`hosts` workers, as many behind each leaf."""
+    """Return `hosts` workers, as many behind each leaf."""
     behind = [f"l{rank * leaves // hosts + 1}" for rank in range(hosts)]
     return Topology(
         kind="spine-leaf",
@@ -60,7 +60,7 @@ def spine_leaf(hosts: int, *, leaves: int = 2, spines: int = 2, rate_mbit: float
 
 
 def sent(topology: Topology, strategy: str, size: int) -> dict[str, LinkBytes]:
-    """Bytes on each link for tensors of `size` bytes."""
+    """Return bytes on each link for tensors of `size` bytes."""
     workers = len(topology.hosts)
     ring = 2 * (workers - 1) / workers
     links = {}
@@ -93,7 +93,7 @@ def compared(
     sampled: bool = True,
     seed: int = 5,
 ) -> Run:
-    """`p4reduce compare`: `overhead_s` is what a step of a strategy takes besides bytes."""
+    """Return a run of `p4reduce compare`; `overhead_s`: what a step of a strategy takes besides bytes."""
     draw = random.Random(seed)
     workers = len(topology.hosts)
     rate = topology.rate_mbit or 700.0
@@ -135,7 +135,7 @@ def replayed(
     strategies: Sequence[str] = ("in-network", "ring"),
     rounds_seed: int = 5,
 ) -> Run:
-    """`p4reduce replay`: each bucket's sum starts when its gradients are there, one sum after the other."""
+    """Return a run of `p4reduce replay`: a bucket's sum starts when its gradients are there, one by one."""
     draw = random.Random(rounds_seed)
     rate = topology.rate_mbit or 700.0
     results, samples, timelines = [], {}, {}

@@ -43,7 +43,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 @pytest.fixture
 def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A page that is quick to search."""
+    """Leave Plotly's code out, so that a page is quick to search."""
     import plotly.offline
 
     monkeypatch.setattr(plotly.offline, "get_plotlyjs", lambda: "/* Plotly */")

@@ -24,7 +24,7 @@ TYPES = ("float16", "bfloat16")
 
 
 def values(rank: int, dtype: str, *, subnormal: bool) -> NDArray[Any]:
-    """Finite bit patterns of all magnitudes, or of subnormal numbers alone."""
+    """Return finite bit patterns of all magnitudes, or of subnormal numbers alone."""
     mask = {"float16": 0x83FF, "bfloat16": 0x807F}[dtype] if subnormal else 0xBFFF
     bits = np.random.default_rng([9, rank]).integers(0, 1 << 16, ELEMENTS, dtype=np.uint16)
     found: NDArray[Any] = (bits & np.uint16(mask)).view(dtype_of(dtype))

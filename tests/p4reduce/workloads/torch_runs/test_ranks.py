@@ -50,13 +50,13 @@ class Heard:
         self.on_line(line)
 
     def said(self, rank: int, *, is_error: bool = False) -> list[str]:
-        """A rank's lines."""
+        """Return a rank's lines."""
         return [line.text for line in self.lines if (line.rank, line.is_error) == (rank, is_error)]
 
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Heard]:
-    """Processes here, in place of hosts that there are none of."""
+    """Return a function that runs a script in processes here, as there are no hosts."""
     monkeypatch.setenv("P4REDUCE_STATE_DIR", str(tmp_path / "state"))
     (tmp_path / "state").mkdir()
     monkeypatch.setattr(launch, "namespace_command", lambda host: [])

@@ -42,7 +42,7 @@ class Fabric:
         return look
 
     def carry(self, seconds: float, **up: int) -> None:
-        """Time goes by, and bytes go up the hosts' links."""
+        """Let time go by, and bytes go up the hosts' links."""
         self.at += seconds
         for host, count in up.items():
             before = self.carried[f"{host}:s1"]

@@ -194,7 +194,7 @@ def test_nodes_may_come_in_any_order_and_unpacked() -> None:
 
 
 def _recorded() -> list[bytes]:
-    """Like what PyTorch and NCCL leave: operators launch kernels, buckets are summed."""
+    """Return nodes like those of PyTorch and NCCL: operators launch kernels, buckets are summed."""
     return [
         node(1, "aten::conv2d", duration_us=500, is_cpu_op=True),
         node(2, "implicit_gemm", duration_us=300, after=(1,), is_cpu_op=False),

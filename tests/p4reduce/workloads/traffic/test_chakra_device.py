@@ -116,13 +116,13 @@ class Recording:
 
 
 def _times(workload: Workload) -> tuple[float, list[tuple[int, float]]]:
-    """Milliseconds of the forward pass; bytes and milliseconds of each gradient, the first one first."""
+    """Return the forward pass in ms, and bytes and ms of each gradient, the first one first."""
     layers = reversed(workload.layers)
     return workload.forward_ns / 1e6, [(layer.numel * 4, layer.backward_ns / 1e6) for layer in layers]
 
 
 def _three(*, by_operator: bool, chained: bool, timed: bool = True) -> Recording:
-    """Three kernels of 10 ms forward, three of 20 ms backward, each followed by an all-reduce."""
+    """Return three kernels of 10 ms forward, three of 20 ms backward, each followed by an all-reduce."""
     made = Recording(launched=by_operator, timed=timed)
     last: tuple[int, ...] = ()
     at = 0.1

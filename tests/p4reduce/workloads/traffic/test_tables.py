@@ -54,7 +54,7 @@ def test_shapes(model: str, parameter: str, shape: tuple[int, ...]) -> None:
 
 
 def _transformer_macs(*, blocks: int, width: int, tokens: int) -> int:
-    """A token, a block: 12 width² in weights (4 of attention, 8 of the MLP), 2 tokens·width in scores."""
+    """Count MACs. A token, a block: 12 width² in weights (attention 4, MLP 8), 2 tokens·width in scores."""
     return blocks * tokens * (12 * width**2 + 2 * tokens * width)
 
 

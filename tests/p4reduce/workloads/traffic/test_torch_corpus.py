@@ -48,7 +48,7 @@ class Truth:
     optimizer: list[tuple[float, float]] = field(default_factory=list)
 
     def computed_us(self, moment: float) -> float:
-        """The time until a moment, without the optimizer's."""
+        """Return the time until a moment, without the optimizer's."""
         spent = sum(max(0.0, min(end, moment) - max(start, self.begin)) for start, end in self.optimizer)
         return moment - self.begin - spent
 
@@ -103,7 +103,7 @@ def _checkpointed(*, reentrant: bool, count: int = 1) -> Loop:
 
 
 def _gan(*, steps: bool, generator_first: bool = False) -> Loop:
-    """Three backward passes; the generator's leaves gradients of the discriminator, too."""
+    """Return three backward passes; the generator's leaves gradients of the discriminator, too."""
     discriminator, generator = _net(9, 4, 1), _net(5, 4, 9)
     real = torch.ones(3, 9)
     d, g = (torch.optim.Adam(net.parameters()) for net in (discriminator, generator))
@@ -154,7 +154,7 @@ def _two_optimizers() -> Loop:
 
 
 def _two_losses() -> Loop:
-    """Two backward passes one after the other, through one trunk."""
+    """Return two backward passes one after the other, through one trunk."""
     trunk, heads = _net(6, 5), [_net(5, 3), _net(5, 2)]
     parameters = [p for net in (trunk, *heads) for p in net.parameters()]
     chosen = torch.optim.SGD(parameters, lr=0.01)
@@ -171,7 +171,7 @@ def _two_losses() -> Loop:
 
 
 def _twins() -> Loop:
-    """Two networks of the same shapes, each with a backward pass, and one optimizer."""
+    """Return two networks of the same shapes, each with a backward pass, and one optimizer."""
     nets = [_net(6, 5), _net(6, 5)]
     parameters = [p for net in nets for p in net.parameters()]
     chosen = torch.optim.SGD(parameters, lr=0.01)
@@ -186,7 +186,7 @@ def _twins() -> Loop:
 
 
 def _closure(optimizer: str) -> Loop:
-    """Forward and backward passes run inside the optimizer's step, as Lightning has it."""
+    """Return a loop with both passes inside the optimizer's step, as Lightning has it."""
     net = _net(6, 5, 4)
     options = {"max_iter": 2} if optimizer == "LBFGS" else {}
     chosen = getattr(torch.optim, optimizer)(net.parameters(), lr=0.01, **options)
@@ -247,7 +247,7 @@ def _sparse() -> Loop:
 
 
 def _critics(count: int) -> Loop:
-    """A critic is updated several times an iteration, its gradients cleared by hand."""
+    """Return a loop that updates a critic several times an iteration, its gradients cleared by hand."""
     critic, generator = _net(9, 4, 1), _net(5, 9)
     c, g = (torch.optim.RMSprop(net.parameters()) for net in (critic, generator))
 
@@ -281,7 +281,7 @@ def _shared_checkpoint() -> Loop:
 
 
 def _adversarial() -> Loop:
-    """The input has a gradient of its own, by which a second pass changes it."""
+    """Return a loop whose input has a gradient of its own, by which a second pass changes it."""
     net = _net(6, 5, 4)
     chosen = torch.optim.Adam(net.parameters())
 
@@ -342,7 +342,7 @@ def _compiled(backend: str, *, count: int) -> Loop:
 
 
 def _moe() -> Loop:
-    """Experts of one shape, of which each micro-batch uses another."""
+    """Return experts of one shape, of which each micro-batch uses another."""
     experts, gate = [_net(5, 5) for _ in range(3)], _net(6, 5)
     parameters = [p for net in (*experts, gate) for p in net.parameters()]
     chosen = torch.optim.AdamW(parameters)
@@ -357,7 +357,7 @@ def _moe() -> Loop:
 
 
 def _distributed(*, count: int) -> Loop:
-    """DistributedDataParallel of one process, which sums in the last of some micro-batches alone."""
+    """Return DistributedDataParallel of one process, which sums in the last of some micro-batches alone."""
     net = _net(6, 5, 4)
     model = torch.nn.parallel.DistributedDataParallel(net)
     chosen = torch.optim.SGD(net.parameters(), lr=0.01)
@@ -446,7 +446,7 @@ LOOPS: dict[str, Callable[[], Loop]] = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A group of this process alone."""
+    """Keep a group of this process alone meanwhile."""
     distributed = torch.distributed
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("GLOO_SOCKET_IFNAME", "lo")
@@ -512,7 +512,7 @@ def _record(loop: Loop, path: Path) -> dict[str, Any]:
 
 
 def _truth(document: dict[str, Any]) -> Truth:
-    """The labels of the last iteration."""
+    """Return the labels of the last iteration."""
     events = [event for event in document["traceEvents"] if event.get("ph") == "X"]
     start, end = max(
         (event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "truth: iteration"

@@ -47,7 +47,7 @@ def test_a_recorded_trace() -> None:
 
 
 def _typed(*kinds: Any) -> list[dict[str, Any]]:
-    """An iteration whose gradients, in turn, are recorded as of these types."""
+    """Return an iteration whose gradients, in turn, are recorded as of these types."""
     events, turn = _iteration(0), 0
     for entry in events:
         if entry["name"] == ACCUMULATE:
@@ -101,7 +101,7 @@ def test_the_last_iteration_is_taken_without_the_optimiser() -> None:
 
 
 def _iteration(at: float, *, shape: list[int] | None = None) -> list[dict[str, Any]]:
-    """Two linear layers: 10 and 20 us forward, 30 and 60 us until their gradients are there."""
+    """Return two linear layers: 10 and 20 us forward, 30 and 60 us until their gradients are there."""
     return [
         event("aten::rand", at - 5, 1),  # data: before the forward pass
         event("aten::linear", at, 8, Sequence_number=10),
@@ -143,7 +143,7 @@ def _step(at: float, name: str = "Optimizer.step#SGD.step", duration: float = 10
 def _backward_pass(
     at: float, number: int, *shapes: list[int], added: bool | None = None
 ) -> list[dict[str, Any]]:
-    """10 us forward; 10 us for each gradient, the last half of which it is handed over in."""
+    """Return 10 us forward, and 10 us for each gradient, which is handed over in the last half of these."""
     events = [event("aten::linear", at, 10)]
     events += [
         event("aten::addmm", at + 1 + turn, 1, Sequence_number=number - turn) for turn in range(len(shapes))
@@ -188,7 +188,7 @@ def test_labels_of_the_profiler_bound_an_iteration_unless_the_optimizer_says_oth
 
 
 def _gan(at: float, number: int) -> list[dict[str, Any]]:
-    """The second pass leaves gradients of the first one's parameter, too."""
+    """Return two passes; the second leaves gradients of the first one's parameter, too."""
     return [
         *_backward_pass(at, number + 9, [4]), _step(at + 50),
         *_backward_pass(at + 100, number + 19, [4], [5]), _step(at + 150),
@@ -265,7 +265,7 @@ def test_gradients_that_may_be_others_are_told() -> None:
 
 
 def _with_undefined(at: float, *updated: list[int], times: int = 1) -> list[dict[str, Any]]:
-    """A scalar, a gradient of 4, undefined ones, and what the optimizer updates."""
+    """Return a scalar, a gradient of 4, undefined ones, and what the optimizer updates."""
     shapes: list[list[int]] = [[], [4], *([] for _ in range(times))]
     events = [*_backward_pass(at, round(at) + 9, *shapes), _step(at + 100, duration=50)]
     for turn, entry in enumerate(entry for entry in events if entry["name"] == ACCUMULATE):

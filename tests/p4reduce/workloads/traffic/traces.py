@@ -26,7 +26,7 @@ def _bytes(field: int, value: bytes) -> bytes:
 
 
 def delimited(*messages: bytes) -> bytes:
-    """A file: each message after its length."""
+    """Return a file: each message after its length."""
     return b"".join(varint(len(message)) + message for message in messages)
 
 
@@ -46,7 +46,7 @@ def node(
     packed: bool = True,
     **attributes: int | bool | str,
 ) -> bytes:
-    """A Node. Whole attributes are int64_val, truth values bool_val, texts string_val."""
+    """Return a Node. Whole attributes are int64_val, truth values bool_val, texts string_val."""
     encoded = _number(1, identity) + _bytes(2, name.encode()) + _number(3, kind)
     encoded += b"".join(_number(4, caller) for caller in callers)
     if packed and after:
@@ -87,7 +87,7 @@ def all_reduce(
 def event(
     name: str, start: float, duration: float, *, category: str = "cpu_op", thread: int = 1, **args: Any
 ) -> dict[str, Any]:
-    """A complete event of a Chrome trace, in microseconds; `Input_Dims=...` becomes "Input Dims"."""
+    """Return a complete event of a Chrome trace, in microseconds; `Input_Dims=...` becomes "Input Dims"."""
     named = {key.replace("_", " "): value for key, value in args.items()}
     return {
         "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": duration,
@@ -98,7 +98,7 @@ def event(
 def backward(
     function: str, start: float, duration: float, sequence: int, **more: Any
 ) -> list[dict[str, Any]]:
-    """Autograd's evaluation of a function, on the thread of the backward pass."""
+    """Return autograd's evaluation of a function, on the thread of the backward pass."""
     return [
         event(
             f"autograd::engine::evaluate_function: {function}", start, duration, thread=2,
@@ -108,7 +108,7 @@ def backward(
 
 
 def gradient(start: float, duration: float, shape: list[int] | None) -> list[dict[str, Any]]:
-    """A gradient is handed over."""
+    """Return the events that hand over a gradient."""
     dims: dict[str, Any] = {} if shape is None else {"Input_Dims": [shape]}
     return [
         event(f"autograd::engine::evaluate_function: {ACCUMULATE}", start, duration, thread=2),
