@@ -31,7 +31,7 @@ FIELDS = (
 
 
 def decode(path: Path) -> list[dict[str, str]]:
-    """tshark's reading of a capture, a row a packet."""
+    """Return tshark's reading of a capture, a row a packet."""
     command = ["tshark", "-r", str(path), "-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]
     run = subprocess.run(
         [*command, *itertools.chain.from_iterable(("-e", field) for field in FIELDS)],
@@ -43,13 +43,13 @@ def decode(path: Path) -> list[dict[str, str]]:
 
 
 def frames_of(path: Path) -> list[bytes]:
-    """The frames of a capture."""
+    """Return the frames of a capture."""
     with RawPcapReader(str(path)) as reader:
         return [bytes(frame) for frame, _ in reader]
 
 
 def captured_in(directory: Path) -> list[Path]:
-    """The captures in a directory that hold a packet (a pcap file's header has 24 bytes)."""
+    """Return the captures in a directory that hold a packet (a pcap file's header has 24 bytes)."""
     return sorted(path for path in directory.iterdir() if path.stat().st_size > 24)
 
 
@@ -80,7 +80,7 @@ def is_quoted(row: dict[str, str]) -> bool:
 
 
 def scapys_icrc(frame: bytes) -> bytes:
-    """The ICRC that scapy's RoCE layer computes for a frame."""
+    """Return the ICRC that scapy's RoCE layer computes for a frame."""
     packet: Any = Ether(frame)
     assert packet.haslayer(BTH), packet.summary()
     del packet[BTH].icrc

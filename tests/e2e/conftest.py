@@ -43,7 +43,7 @@ def unique() -> str:
 def rack(
     hosts: int, *, target: Target = Target.EMBEDDED, path_mtu: int = PATH_MTU, **options: Any
 ) -> Iterator[Fabric]:
-    """A running rack with a name of its own."""
+    """Yield a running rack with a name of its own."""
     name = f"e2e-{unique()}"
     with Fabric(RackOptions(name=name, hosts=hosts, switch=target, path_mtu=path_mtu, **options)) as running:
         yield running
@@ -51,7 +51,7 @@ def rack(
 
 @contextmanager
 def spine_leaf(*, path_mtu: int = PATH_MTU, **options: Any) -> Iterator[Fabric]:
-    """A running spine-leaf fabric with a name of its own."""
+    """Yield a running spine-leaf fabric with a name of its own."""
     name = f"e2e-{unique()}"
     with Fabric(SpineLeafOptions(name=name, path_mtu=path_mtu, **options)) as running:
         yield running
@@ -59,7 +59,7 @@ def spine_leaf(*, path_mtu: int = PATH_MTU, **options: Any) -> Iterator[Fabric]:
 
 @contextmanager
 def joined(running: Fabric, workers: int, *, job: str = "e2e", **arguments: Any) -> Iterator[Team]:
-    """A team of `workers` in a job that the switch sums, which leaves at the end."""
+    """Yield a team of `workers` in a job that the switch sums, which leaves at the end."""
     with Team(running.state, workers) as team:
         for answer in team.join(job, **arguments):
             assert (answer["mode"], answer["mode_reason"]) == ("in_network", "")
@@ -78,14 +78,14 @@ def all_reduce(team: Team, **request: Any) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module", params=TARGETS)
 def four(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    """Four hosts, on each target."""
+    """Yield four hosts, on each target."""
     with rack(4, target=request.param) as running:
         yield running
 
 
 @pytest.fixture
 def captures(tmp_path: Path) -> Path:
-    """A directory for captures."""
+    """Return a directory for captures."""
     directory = tmp_path / "captures"
     directory.mkdir()
     return directory

@@ -108,7 +108,7 @@ def streaming(
     pause_s: float = PAUSE_S,
     **arguments: Any,
 ) -> Iterator[Stream]:
-    """A stream; `hosts`: the workers', in order of rank. `pause_s`: after each sum."""
+    """Yield a stream; `hosts`: the workers', in order of rank. `pause_s`: after each sum."""
     directory.mkdir(exist_ok=True)
     chosen = [running.state.host(name) for name in hosts.split()]
     with Team(running.state, workers, hosts=chosen) as team:

@@ -29,14 +29,14 @@ SIZES = (1, 2, 63, 64, 65, 191, 192, 193, 1000, 4097, 100_003)
 
 @pytest.fixture(scope="module", params=TARGETS)
 def sixteen(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    """Sixteen hosts whose links carry any path MTU, on each target."""
+    """Yield sixteen hosts whose links carry any path MTU, on each target."""
     with rack(16, target=request.param, path_mtu=4096) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def team(four: Fabric) -> Iterator[Team]:
-    """Four workers in a job, whose collectives follow each other."""
+    """Yield four workers in a job, whose collectives follow each other."""
     with joined(four, 4) as members:
         yield members
 

@@ -61,7 +61,7 @@ for count in itertools.count():
 
 @pytest.fixture(scope="module", params=TARGETS)
 def guarded(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    """Four hosts, with TLS, on each target."""
+    """Yield four hosts, with TLS, on each target."""
     with rack(4, target=request.param, tls=True) as running:
         yield running
 

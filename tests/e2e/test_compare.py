@@ -79,7 +79,7 @@ def test_in_two_racks_with_rates(tmp_path: Path, dtype: str) -> None:
 
 
 def assert_carried(carried: float, once: float, result: Result) -> None:
-    """A link carried what it must once; on a busy machine packets are sent again, which are counted."""
+    """Assert that a link carried what it must once; packets that a busy machine sent again are counted."""
     assert result.retransmissions is not None
     assert once <= carried < _HEADERS * once + _PER_RESENT * result.retransmissions
 

@@ -82,14 +82,14 @@ class Streaming:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Fabric]:
-    """A rack of four hosts."""
+    """Yield a rack of four hosts."""
     with rack(WORKERS, controller_options=CONTROLLER) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def train(running: Fabric) -> Iterator[Streaming]:
-    """The job."""
+    """Yield the job."""
     create(running, "train", WORKERS, tenant=TIGHT)
     with Team(running.state, WORKERS) as team:
         team.join("train", first_psn=NEAR_THE_WRAP)
@@ -98,14 +98,14 @@ def train(running: Fabric) -> Iterator[Streaming]:
 
 @pytest.fixture
 def faults(running: Fabric) -> Iterator[ClusterFaults]:
-    """Faults of the rack, which has none afterwards."""
+    """Yield faults of the rack, which has none afterwards."""
     made = ClusterFaults(running.state)
     yield made
     made.clear()
 
 
 def create(running: Fabric, job: str, workers: int, **settings: Any) -> None:
-    """A job that waits for its workers."""
+    """Create a job that waits for its workers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         admin.create_job(job, workers, **settings)
 
@@ -489,7 +489,7 @@ def taken_from(running: Fabric, *, host: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def pair(running: Fabric) -> Iterator[Team]:
-    """Two more workers, for jobs that end badly beside the other one."""
+    """Yield two more workers, for jobs that end badly beside the other one."""
     with Team(running.state, 2) as team:
         yield team
 

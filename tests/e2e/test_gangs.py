@@ -27,7 +27,7 @@ PATIENCE_S = 30.0
 def gang(
     running: Fabric, job: str, *, workers: int = 4, **how: Any
 ) -> Iterator[tuple[Team, list[dict[str, Any]]]]:
-    """A team on the GPUs of the first hosts, and what each worker was told when it joined."""
+    """Yield a team on the GPUs of the first hosts, and what each worker was told when it joined."""
     hosts = place(running.state, workers=workers)
     with Team(running.state, workers, hosts=hosts) as team:
         yield team, team.join(job, **how)

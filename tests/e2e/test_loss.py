@@ -23,7 +23,7 @@ PATIENCE_S = 90.0
 
 @pytest.fixture(scope="module")
 def team() -> Iterator[Team]:
-    """Eight workers in a rack, in a job that the switch sums."""
+    """Yield eight workers in a rack, in a job that the switch sums."""
     with rack(WORKERS) as running, Team(running.state, WORKERS) as team:
         assert {answer["mode"] for answer in team.join("lossy")} == {"in_network"}
         yield team
@@ -31,7 +31,7 @@ def team() -> Iterator[Team]:
 
 
 def sums_under(cluster: ClusterState, team: Team, loss: float, *, strategy: str, largest: int) -> int:
-    """Sums while every link loses packets; how many were lost."""
+    """Sum while every link loses packets; return how many were lost."""
     faults = ClusterFaults(cluster)
     number = faults.add(PacketFault(link="*", kind=FaultKind.LOSS, probability=loss, seed=1))
     try:
@@ -56,7 +56,7 @@ def test_eight_workers_are_exact(team: Team, loss: float, strategy: str) -> None
 
 @pytest.fixture(scope="module")
 def two_racks() -> Iterator[Team]:
-    """Four workers, two behind each of two leaves, with two spines."""
+    """Yield four workers, two behind each of two leaves, with two spines."""
     options = SpineLeafOptions(name=f"e2e-{unique()}", spines=2, leaves=2, hosts=4)
     with Fabric(options) as running, Team(running.state, 4) as team:
         assert {answer["mode"] for answer in team.join("lossy")} == {"in_network"}

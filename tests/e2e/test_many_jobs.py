@@ -49,7 +49,7 @@ def test_sixteen_jobs_at_once_are_all_exact() -> None:
 
 
 def slots_used(running: Fabric) -> int:
-    """Slots that jobs still have, once the controller has had time to take them away."""
+    """Return how many slots jobs still have, once the controller has had time to take them away."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         with AdminClient(f"unix:{running.state.control_socket}") as admin:

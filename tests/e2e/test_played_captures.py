@@ -57,7 +57,7 @@ def summing(team: Team) -> Iterator[list[int]]:
 
 
 def disguised(running: Fabric, *, source: str, destination: str, qp: int) -> list[Timed]:
-    """Messages as a worker's, and acknowledgements of others: the job's number, generation and headers."""
+    """Return messages as a worker's, and others' acknowledgements: the job's number, generation, headers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         job = admin.show_job("e2e")
         flow = next(flow for flow in admin.flows("e2e") if flow.rank == 0)
@@ -80,7 +80,7 @@ def disguised(running: Fabric, *, source: str, destination: str, qp: int) -> lis
 
 
 def foreign(running: Fabric) -> int:
-    """Packets for the job's queue pairs that the switch has dropped, because they were not from its peers."""
+    """Return how many packets for the job's queue pairs the switch dropped: they were not from its peers."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return sum(flow.counters["foreign"].packets for flow in admin.counters("e2e"))
 

@@ -25,7 +25,7 @@ FRAME_OVERHEAD = 14 + 20 + 8 + 20 + 4  # Ethernet, IPv4, UDP, tree header, ICRC
 
 @contextmanager
 def placed(running: Fabric, names: str, *, job: str, **arguments: Any) -> Iterator[Team]:
-    """A team with a worker in each of the named hosts, in order of rank, in a job that the switches sum."""
+    """Yield a team with a worker on each named host, in order of rank, in a job that the switches sum."""
     hosts = [running.state.host(name) for name in names.split()]
     with Team(running.state, len(hosts), hosts=hosts) as team:
         for answer in team.join(job, **arguments):
@@ -35,7 +35,7 @@ def placed(running: Fabric, names: str, *, job: str, **arguments: Any) -> Iterat
 
 
 def sent_up_and_down(running: Fabric) -> dict[str, tuple[int, int]]:
-    """Bytes that each link has carried, leaf to spine and back."""
+    """Return bytes that each link has carried, leaf to spine and back."""
     with AdminClient(f"unix:{running.state.control_socket}") as admin:
         return {f"{link.a}:{link.b}": (link.a_to_b.bytes, link.b_to_a.bytes) for link in admin.links()}
 
@@ -47,7 +47,7 @@ def grown(running: Fabric, before: dict[str, tuple[int, int]]) -> dict[str, tupl
 
 @pytest.fixture(scope="module", params=TARGETS)
 def two_racks(request: pytest.FixtureRequest) -> Iterator[Fabric]:
-    """Two spines, two leaves with three hosts each: h1 to h3 behind l1, h4 to h6 behind l2."""
+    """Yield two spines, two leaves with three hosts each: h1 to h3 behind l1, h4 to h6 behind l2."""
     with spine_leaf(spines=2, leaves=2, hosts=6, switch=request.param) as running:
         yield running
 
@@ -141,7 +141,7 @@ def until(what: str, true: Any) -> None:
 
 
 def moved(running: Fabric) -> int:
-    """Bytes that have gone up so far, over all links."""
+    """Return bytes that have gone up so far, over all links."""
     return sum(up for up, _ in sent_up_and_down(running).values())
 
 

@@ -109,7 +109,7 @@ class Run:
                 )
 
     def wait(self) -> list[int]:
-        """Exit codes. A rank that is there for longer hangs."""
+        """Wait, and return the exit codes. A rank that is there for longer hangs."""
         until = time.monotonic() + PATIENCE_S
         try:
             return [process.wait(until - time.monotonic()) for process in self.processes]

@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "torch"
 
 @pytest.fixture(autouse=True)
 def found_by_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch finds the backend by its entry point, which an older installation of this checkout has not."""
+    """Let PyTorch find the backend by its entry point, which an older installation of this checkout lacks."""
     if importlib.metadata.entry_points(group="torch.backends", name="p4reduce"):
         return
     told = tmp_path / "found" / "p4reduce_found-0.dist-info"
