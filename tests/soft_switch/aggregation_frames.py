@@ -21,7 +21,7 @@ class NoPlane:
 
 
 def p4reduce_frames(pair: Pair, chance: random.Random, count: int) -> Iterator[tuple[int, bytes]]:
-    """A job's packets in a random order that makes progress, with repetitions and damage."""
+    """Yield a job's packets in a random order that makes progress, with repetitions and damage."""
     ranks = len(pair.job.flows)
     place = [(0, 0)] * ranks
     for _ in range(count):

@@ -8,14 +8,14 @@ Header = Mapping[str, int]  # name -> width, in order
 
 
 def size(header: Header) -> int:
-    """Bytes of a header."""
+    """Return how many bytes a header has."""
     bits = sum(header.values())
     assert bits % 8 == 0
     return bits // 8
 
 
 def pack(header: Header, values: Mapping[str, int]) -> bytes:
-    """A header with these values, 0 where there is none; negative values in two's complement."""
+    """Return a header with these values, 0 where there is none; negative values in two's complement."""
     assert values.keys() <= header.keys()
     number = 0
     for name, width in header.items():
@@ -24,7 +24,7 @@ def pack(header: Header, values: Mapping[str, int]) -> bytes:
 
 
 def unpack(header: Header, data: bytes) -> dict[str, int]:
-    """The values of a header's fields, as unsigned numbers."""
+    """Return the values of a header's fields, as unsigned numbers."""
     number, left = int.from_bytes(data[: size(header)], "big"), 8 * size(header)
     values = {}
     for name, width in header.items():
@@ -34,6 +34,6 @@ def unpack(header: Header, data: bytes) -> dict[str, int]:
 
 
 def signed(value: int, width: int) -> int:
-    """The low bits as a number in two's complement."""
+    """Return the low bits as a number in two's complement."""
     value &= (1 << width) - 1
     return value - (1 << width) if value >> (width - 1) else value

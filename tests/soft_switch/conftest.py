@@ -17,7 +17,7 @@ PlaneFactory = Callable[[str], DataPlane]
 
 @pytest.fixture
 def plane_with() -> Iterator[PlaneFactory]:
-    """Makes data planes that run a program, given by name; closes them."""
+    """Yield a maker of data planes that run a program, given by name; they are closed at the end."""
     planes: list[DataPlane] = []
 
     def make(name: str) -> DataPlane:

@@ -24,7 +24,7 @@ def udp(payload: bytes, *, port: int, source_port: int = 0xC001) -> bytes:
 
 
 def header(message: int, *, packets: int) -> bytes:
-    """The part of an aggregation header that says which message it is."""
+    """Return the part of an aggregation header that says which message it is."""
     return struct.pack(">IBBHIIBBBB", 0x50345244, 1, 0, 7, 1, message, 0, 1, 1, packets) + bytes(236)
 
 
@@ -55,7 +55,7 @@ def message(
     destination: int = 2,
     source_port: int = 0xC001,
 ) -> list[bytes]:
-    """The packets of a message, whose first PSN is `psn`."""
+    """Return the packets of a message, whose first PSN is `psn`."""
 
     def send(opcode: int, index: int, body: bytes) -> bytes:
         place = psn + index
@@ -73,7 +73,7 @@ def acknowledge(syndrome: int, psn: int, *, source: int = 2, destination: int = 
 
 
 def tree(kind: int, message: int) -> bytes:
-    """A packet between leaf and spine."""
+    """Return a packet between leaf and spine."""
     head = bytes([1, kind, 0x01, 1, 0, 0, 0, 0]) + struct.pack(">II", 1, message) + bytes(4)
     return ipv4(udp(head + bytes(4), port=53300), protocol=17, source=3, destination=4)
 

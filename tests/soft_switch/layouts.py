@@ -63,5 +63,5 @@ SEEN = {
 
 
 def flow_frame(**command: int) -> bytes:
-    """A packet for `flow.p4`; what is seen of it is zero so far."""
+    """Return a packet for `flow.p4`; what is seen of it is zero so far."""
     return pack(FLOW_COMMAND, command) + pack(SEEN, {})

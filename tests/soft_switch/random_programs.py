@@ -83,7 +83,7 @@ class RandomProgram:
         }
 
     def frames(self, count: int) -> list[bytes]:
-        """Packets whose fields are often at the ends of their ranges."""
+        """Return packets whose fields are often at the ends of their ranges."""
         result = []
         for _ in range(count):
             value = 0
@@ -165,7 +165,7 @@ class RandomProgram:
         return self._bits(width, depth) if not signed else self._leaf(width, signed)
 
     def _bits(self, width: int, depth: int) -> str:
-        """A concatenation or a slice."""
+        """Return a concatenation or a slice."""
         chance = self._chance
         wide = [leaf for leaf in self._leaves if not leaf.signed and leaf.width >= width]
         if wide and chance.random() < 0.5:
@@ -183,7 +183,7 @@ def _type(width: int, signed: bool) -> str:
 
 
 def _cast(text: str, width: int, signed: bool, to_width: int, to_signed: bool) -> str:
-    """P4 changes width or sign, not both at once."""
+    """Return a cast: P4 changes width or sign, not both at once."""
     if signed and not to_signed:
         text, signed = f"(({_type(width, False)}){text})", False
     if width != to_width:

@@ -32,7 +32,7 @@ __all__ = ["Bench", "Fence", "wait_for"]
 
 @contextmanager
 def namespace(name: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """A namespace with veth pairs, all up, where the kernel itself says nothing."""
+    """Yield a namespace with veth pairs, all up, where the kernel itself says nothing."""
     try:
         run(f"ip netns add {name}")
         for setting in ("all", "default"):
@@ -46,7 +46,7 @@ def namespace(name: str, pairs: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 
 def add_veth(name: str, one: str, other: str) -> None:
-    """A veth pair inside a namespace, both ends up."""
+    """Add a veth pair inside a namespace, both ends up."""
     run(f"ip -n {name} link add {one} type veth peer name {other}")
     for end in (one, other):
         run(f"ip -n {name} link set {end} mtu {MTU} up")
@@ -109,7 +109,7 @@ class Controller:
     def insert(
         self, table: str, match: Sequence[Match], *, priority: int, action: str, params: Sequence[int]
     ) -> int:
-        """An entry, as `DataPlane.insert` takes it; fields that match everything are left out."""
+        """Insert an entry, as `DataPlane.insert` takes it; fields that match everything are left out."""
         t = next(item for item in self.info.tables if item.preamble.name == table)
         a = next(item for item in self.info.actions if item.preamble.name == action)
         arguments = [
@@ -126,7 +126,7 @@ class Controller:
         return 0
 
     def multicast_set(self, group: int, replicas: Sequence[tuple[int, int]]) -> None:
-        """A new multicast group: (egress port, instance)."""
+        """Create a multicast group: (egress port, instance)."""
         entry = p4r.MulticastGroupEntry(
             multicast_group_id=group,
             replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
@@ -135,7 +135,7 @@ class Controller:
         self._write(p4r.Entity(packet_replication_engine_entry=engine))
 
     def clone_set(self, session: int, replicas: Sequence[tuple[int, int]], packet_length: int = 0) -> None:
-        """A new clone session: (egress port, instance); clones of any length."""
+        """Create a clone session: (egress port, instance); clones of any length."""
         entry = p4r.CloneSessionEntry(
             session_id=session,
             replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
@@ -210,12 +210,12 @@ def shortest(value: int) -> bytes:
 
 
 def meter_config(config: MeterConfig) -> p4r.MeterConfig:
-    """A meter's configuration as P4Runtime has it."""
+    """Return a meter's configuration as P4Runtime has it."""
     return p4r.MeterConfig(cir=config.cir, cburst=config.cburst, pir=config.pir, pburst=config.pburst)
 
 
 def field_matches(table: p4i.Table, match: Sequence[Match]) -> list[p4r.FieldMatch]:
-    """A whole match; fields that match everything are left out."""
+    """Return a whole match; fields that match everything are left out."""
     return [
         wire
         for field, item in zip(table.match_fields, match, strict=True)
@@ -224,7 +224,7 @@ def field_matches(table: p4i.Table, match: Sequence[Match]) -> list[p4r.FieldMat
 
 
 def field_match(field: p4i.MatchField, match: Match) -> p4r.FieldMatch | None:
-    """A match as P4Runtime has it; None for one that matches everything."""
+    """Return a match as P4Runtime has it; None for one that matches everything."""
     made = p4r.FieldMatch(field_id=field.id)
     match match:
         case Exact(value):
@@ -254,7 +254,7 @@ def field_match(field: p4i.MatchField, match: Match) -> p4r.FieldMatch | None:
 def running(
     name: str, ports: dict[int, str], *, bmv2: bool = False, options: Sequence[str] = ()
 ) -> Iterator[Switch]:
-    """A switch without a program, on these interfaces of a namespace."""
+    """Yield a switch without a program, on these interfaces of a namespace."""
     interfaces = [text for port, interface in ports.items() for text in ("-i", f"{port}@{interface}")]
     with tempfile.TemporaryDirectory(prefix="p4sw") as folder:
         address = f"unix:{folder}/p4rt"
@@ -274,7 +274,7 @@ def running(
 
 
 def unique(prefix: str) -> str:
-    """A name for a namespace that nobody else uses."""
+    """Return a name for a namespace that nobody else uses."""
     return f"{prefix}{os.getpid()}x{next(_numbers)}"
 
 
@@ -282,7 +282,7 @@ _numbers = iter(range(1 << 30))
 
 
 def arbitrate(stub: p4r_grpc.P4RuntimeStub, election: int) -> Any:
-    """A controller's stream that stays open; what it is answered is read."""
+    """Open a controller's stream, which stays open, and read its first answer."""
     release = threading.Event()
 
     def requests() -> Iterator[p4r.StreamMessageRequest]:

@@ -43,7 +43,7 @@ def loaded() -> Iterator[DataPlane]:
 
 @pytest.fixture
 def plane(loaded: DataPlane) -> DataPlane:
-    """The same data plane with empty tables and profiles: loading a program starts it afresh."""
+    """Return the same data plane with empty tables and profiles: loading a program starts it afresh."""
     loaded.load(program("profiles"))
     return loaded
 
@@ -59,7 +59,7 @@ def point(plane: DataPlane, table: str, target: Target, match: Match | None = No
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/ARC, bit by bit."""
+    """Compute CRC-16/ARC, bit by bit."""
     state = 0
     for byte in data:
         state ^= byte

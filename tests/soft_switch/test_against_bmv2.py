@@ -83,7 +83,7 @@ def checksum(head: bytes) -> int:
 
 
 def l3_frame(chance: random.Random) -> bytes:
-    """Mostly good, often with one thing wrong: checksum, version, length of the header, TTL, cut anywhere."""
+    """Draw a mostly good frame, often with one fault: checksum, version, header length, TTL, cut anywhere."""
     dst = chance.choice([0x020000000001, 0xFFFFFFFFFFFF, 0x010203040506, 0x0A0B0C0D0E0F])
     ethernet = dst.to_bytes(6, "big") + bytes.fromhex("020000000099")
     if chance.random() < 0.15:
@@ -176,7 +176,7 @@ class FlowFence(Fence):
 
 
 def flow_command(chance: random.Random) -> dict[str, int]:
-    """Much at once, with sessions and groups that are there or not; no more than BMv2's queues hold."""
+    """Draw much at once, with sessions and groups that are there or not; no more than BMv2's queues hold."""
     ways = [1 << bit for bit in range(8)]
     ingress_op = sum(way for way in ways if chance.random() < 0.25)
     egress_op = sum(way for way in ways[:-1] if chance.random() < 0.25)
@@ -195,7 +195,7 @@ def flow_command(chance: random.Random) -> dict[str, int]:
 
 
 def without_queue(frame: bytes) -> bytes:
-    """A frame of `flow.p4` but for the byte that says whether BMv2's queues were empty."""
+    """Return a frame of `flow.p4` but for the byte that says whether BMv2's queues were empty."""
     at = bits.size(FLOW_COMMAND) + bits.size(SEEN) - 2
     return frame[:at] + frame[at + 1 :]
 
@@ -262,7 +262,7 @@ def test_meters(both: Both) -> None:
 
 
 def install_aggregation(switches: Sequence[Switch], pair: Pair) -> None:
-    """The program, and the pair's job."""
+    """Install the program, and the pair's job."""
     for switch in switches:
         switch.push(
             (P4REDUCE / "p4reduce.json").read_bytes(), (P4REDUCE / "p4reduce.p4info.txtpb").read_text()

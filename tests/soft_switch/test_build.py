@@ -24,7 +24,7 @@ TINY = "int answer() { return 42; }"
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache."""
+    """Return an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "p4reduce" / "programs"
 
@@ -37,7 +37,7 @@ def test_a_relative_cache_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 def compiler(folder: Path, text: str) -> str:
-    """A program that stands in for g++."""
+    """Return a program that stands in for g++."""
     path = folder / "cxx"
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)

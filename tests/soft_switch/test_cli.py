@@ -64,7 +64,7 @@ class FakePlane:
 
 @pytest.fixture
 def planes(monkeypatch: pytest.MonkeyPatch) -> list[FakePlane]:
-    """The data planes a call of main() makes."""
+    """Return the data planes a call of main() makes."""
     monkeypatch.setattr(FakePlane, "made", [], raising=False)
     monkeypatch.setattr(cli, "DataPlane", FakePlane)
     return FakePlane.made
@@ -250,7 +250,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.fixture
 def veths() -> Iterator[list[tuple[str, str]]]:
-    """Two veth pairs (switch's end, host's end)."""
+    """Yield two veth pairs (switch's end, host's end)."""
     tag = f"{os.getpid() % 100000:05d}"
     pairs = [(f"ps{tag}{letter}", f"ph{tag}{letter}") for letter in "ab"]
     try:

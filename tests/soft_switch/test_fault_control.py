@@ -127,7 +127,7 @@ def test_wires_with_faults(tmp_path: Path) -> None:
             ends = [Wire(space, far) for far, _ in NAMES]
 
             def sent(end: int, frames: list[bytes], *, count: int) -> list[bytes]:
-                """The first `count` frames that come out at the other end."""
+                """Return the first `count` frames that come out at the other end."""
                 for frame in frames:
                     ends[end].send(frame)
                 got: list[bytes] = []

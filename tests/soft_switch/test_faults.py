@@ -87,7 +87,7 @@ def numbers(frames: list[bytes]) -> list[int]:
 
 
 def passing(port: PortFaults, frames: list[bytes], *, every_us: int = 0) -> list[int]:
-    """The numbers of those that go on, in order, at times that are `every_us` apart."""
+    """Return the numbers of those that go on, in order, at times that are `every_us` apart."""
     out: list[bytes] = []
     for at, frame in enumerate(frames):
         out += [held for _, held in port.release(now_us=at * every_us)]

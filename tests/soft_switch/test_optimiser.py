@@ -27,7 +27,7 @@ ADD = pack(COMMAND, {"op": 8, "index": 3})
 
 @pytest.fixture
 def tiered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[DataPlane]:
-    """A data plane with an empty cache, to which every program is big."""
+    """Yield a data plane with an empty cache, to which every program is big."""
     plane = DataPlane(cpu_port=255)
     plane.stats()  # the engine comes from the usual cache
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

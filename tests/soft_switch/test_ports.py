@@ -32,7 +32,7 @@ def space() -> Iterator[str]:
 
 @pytest.fixture
 def plane(space: str) -> Iterator[DataPlane]:
-    """A data plane in this process whose ports and threads are in the namespace."""
+    """Yield a data plane in this process whose ports and threads are in the namespace."""
     made = DataPlane()
     made.load(program("stacks"))
 
@@ -51,7 +51,7 @@ def frame(number: int, length: int = 60) -> bytes:
 
 
 def collect(wire: Wire, count: int) -> list[bytes]:
-    """The next frames that arrive."""
+    """Return the next frames that arrive."""
     got: list[bytes] = []
     deadline = time.monotonic() + TIMEOUT_S
     while len(got) < count and time.monotonic() < deadline:

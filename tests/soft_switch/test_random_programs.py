@@ -27,7 +27,7 @@ def write_pcap(path: Path, frames: Sequence[bytes]) -> None:
 
 
 def read_pcap(path: Path) -> list[bytes]:
-    """The complete frames in a file that may still be written."""
+    """Return the complete frames in a file that may still be written."""
     data = path.read_bytes() if path.exists() else b""
     at, frames = len(PCAP_HEADER), []
     while at + 16 <= len(data):

@@ -59,7 +59,7 @@ def is_whole(left: bytes) -> bool:
 
 @contextmanager
 def traffic(wire: Wire) -> Iterator[None]:
-    """Frames into a wire, all the time."""
+    """Send frames into a wire, all the time."""
     stop = threading.Event()
 
     def flood() -> None:

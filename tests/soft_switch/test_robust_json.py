@@ -25,7 +25,7 @@ STRANGE += ([], {}, [[]], [None], {"type": "x"})
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to everything inside."""
+    """Yield the way to everything inside."""
     items: Any = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -35,7 +35,7 @@ def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def damaged(document: Any, ways: list[tuple[Any, ...]], chance: random.Random) -> Any:
-    """A copy with one to three places changed: removed, doubled, of another type, another place's value."""
+    """Return a copy with one to three places changed: removed, doubled, another type, another's value."""
     made = copy.deepcopy(document)
     for _ in range(chance.randrange(1, 4)):
         way = chance.choice(ways)

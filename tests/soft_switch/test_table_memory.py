@@ -27,13 +27,13 @@ ONE, TWO = "TestIngress.one", "TestIngress.two"
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Return how many bytes of this process are in memory."""
     gc.collect()
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 def growth(rounds: int, insert: Callable[[], object], delete: Callable[[object], None]) -> int:
-    """Bytes that are in memory at the end and were not after a quarter of the rounds."""
+    """Return how many bytes are in memory at the end and were not after a quarter of the rounds."""
     chance = random.Random(3)
     live: list[object] = []
     before = 0
@@ -56,7 +56,7 @@ def plane() -> Iterator[DataPlane]:
 
 
 def roomy(name: str) -> bytes:
-    """A program whose tables hold a million entries."""
+    """Return a program whose tables hold a million entries."""
     text = json.loads(program(name))
     for pipeline in text["pipelines"]:
         for table in pipeline["tables"]:
@@ -173,7 +173,7 @@ def test_the_server(plane: DataPlane, rounds: int) -> None:
 
 
 def filled_and_emptied() -> tuple[int, int]:
-    """Bytes that a table of 50,000 entries takes, and that are left when they are gone."""
+    """Return how many bytes a table of 50,000 entries takes, and how many are left when they are gone."""
     with DataPlane() as plane:
         plane.load(roomy("tables"))
         table = "TestIngress.exact_match"

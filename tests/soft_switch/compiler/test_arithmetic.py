@@ -121,7 +121,7 @@ def plane(request: pytest.FixtureRequest) -> Iterator[DataPlane]:
 
 
 def operand(chance: random.Random, width: int) -> int:
-    """Corners as often as anything else."""
+    """Draw corners as often as anything else."""
     top = 1 << (width - 1)
     corners = [0, 1, top - 1, top, 2 * top - 1, chance.randrange(min(2 * top, 64))]
     return chance.choice([*corners, *(chance.getrandbits(width) for _ in range(4))])

@@ -23,7 +23,7 @@ Number = tuple[Json, Callable[[Values], int]]  # as JSON, and what it means
 
 
 def compute(op: str, left: int, right: int) -> int:
-    """BMv2's operators on integers (src/bm_sim/expressions.cpp)."""
+    """Compute BMv2's operators on integers (src/bm_sim/expressions.cpp)."""
     match op:
         case "+":
             return left + right

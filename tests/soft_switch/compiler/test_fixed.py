@@ -44,7 +44,10 @@ def rows_of(chance: random.Random, count: int) -> list[Row]:
 
 
 def made(rows: list[Row], *, counted: bool = False) -> bytes:
-    """Actions `one` and `two` set the value and say which they are, `none` says that no row was found."""
+    """Return a program.
+
+    Its actions `one` and `two` set the value and say which they are, `none` says that no row was found.
+    """
     param: Json = {"type": "runtime_data", "value": 0}
     steps = [[assign(field("h", "value"), param), assign(field("h", "by"), const(n))] for n in (1, 2)]
     steps.append([assign(field("h", "value"), const(MISS))])
@@ -94,7 +97,7 @@ def made(rows: list[Row], *, counted: bool = False) -> bytes:
 
 
 def result(plane: DataPlane, packet: dict[str, int]) -> tuple[int, int, int]:
-    """Value, which action, and which way led on."""
+    """Return the value, which action set it, and which way led on."""
     [(_, frame)] = plane.process(1, pack(HEADER, packet))
     found = unpack(HEADER, frame)
     return found["value"], found["by"], found["after"]

@@ -141,7 +141,7 @@ int main() {
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A program that runs one meter at the times it is given."""
+    """Return a program that runs one meter at the times it is given."""
     folder = tmp_path_factory.mktemp("meter")
     source, binary = folder / "meter.cpp", folder / "meter"
     source.write_text(HARNESS)

@@ -51,7 +51,7 @@ class Case:
     in_packet: Sequence[str] = ()
 
     def program(self) -> bytes:
-        """The BMv2 JSON. A packet's header that is an instance of `in_packet` goes before `h`."""
+        """Return the BMv2 JSON. A packet's header that is an instance of `in_packet` goes before `h`."""
 
         def node(number: int) -> Json:
             name = f"n{number}"  # nodes of both pipelines have one name space in BMv2
@@ -85,7 +85,7 @@ class Case:
         return json.dumps(root).encode()
 
     def frame(self) -> bytes:
-        """The packet that is sent."""
+        """Return the packet that is sent."""
         own = b"".join(pack(dict(self.instances[name]), {"mcast_grp": GROUP}) for name in self.in_packet)
         return own + pack(HEADER, {"value": 7})
 
@@ -254,7 +254,7 @@ def by_names(leaves: Sequence[tuple[int, bytes]]) -> Seen:
 
 @pytest.fixture(scope="module")
 def bmv2() -> Iterator[Bmv2]:
-    """BMv2 keeps the replicas of its groups when it gets another program, so it gets them once."""
+    """Yield BMv2 with its groups, made once: it keeps their replicas when it gets another program."""
     with running_bmv2() as switch:
         switch.controller.push(CASES[0].program(), "")
         switch.controller.multicast_set(GROUP, REPLICAS)
@@ -308,7 +308,7 @@ def test_multicast_without_an_instance_number() -> None:
 
 
 def refusal(case: Case) -> str:
-    """Why a program is refused."""
+    """Return why a program is refused."""
     with pytest.raises(ProgramError) as error:
         compile_program(read_program(case.program()))
     return str(error.value)

@@ -60,7 +60,7 @@ class Maker:
         return const(chance.choice([0, 1, 5, 0xFFFFFFFF]))
 
     def wide(self, depth: int = 2) -> Json:
-        """Mostly what does not leave its word, so that such assignments share a loop; not all of it."""
+        """Draw mostly what does not leave its word, so that such assignments share a loop; not all of it."""
         chance, kind = self.chance, self.chance.random()
         if depth == 0 or kind < 0.4:
             return field("h", "wide") if kind < 0.12 else field("m", chance.choice(list(WIDE)))

@@ -22,7 +22,7 @@ CELLS, CHUNKS, FLAGS = 8, 4, 64
 
 
 def crc16(data: bytes) -> int:
-    """CRC-16/ARC, bit by bit."""
+    """Compute CRC-16/ARC, bit by bit."""
     crc = 0
     for byte in data:
         crc ^= byte
@@ -32,7 +32,7 @@ def crc16(data: bytes) -> int:
 
 
 def csum16(data: bytes) -> int:
-    """RFC 1071."""
+    """Compute the checksum of RFC 1071."""
     total: int = sum(struct.unpack(f">{len(data) // 2}H", data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)

@@ -63,7 +63,7 @@ CASES = [
 
 
 def value_of(chance: random.Random, width: int) -> int:
-    """Few different values, so that entries overlap and packets hit them."""
+    """Draw from few values, so that entries overlap and packets hit them."""
     return chance.choice([0, 1, 2, 3, 1 << width - 1, (1 << width) - 1, 0xF1, 0xF2])
 
 
@@ -91,7 +91,7 @@ def loaded() -> Iterator[DataPlane]:
 
 @pytest.fixture
 def plane(loaded: DataPlane) -> DataPlane:
-    """The same data plane with empty tables: loading a program starts it afresh."""
+    """Return the same data plane with empty tables: loading a program starts it afresh."""
     loaded.load(program("tables"))
     return loaded
 

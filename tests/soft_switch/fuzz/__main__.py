@@ -16,7 +16,7 @@ from tests.soft_switch.fuzz.targets import ROLES, aggregation, any_program
 
 
 def main() -> int:
-    """1 if some target failed."""
+    """Fuzz the targets; return 1 if some failed."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("targets", nargs="+", metavar="TARGET")
     parser.add_argument("--frames", type=int, default=100_000, help="of each target (default 100000)")

@@ -43,7 +43,7 @@ def available(driver: str) -> bool:
 
 
 def build(target: Target, driver: str, folder: Path, *, optimise: bool = True) -> Path:
-    """The harness, in the folder, which also gets the corpus. Not optimised, it compiles sooner."""
+    """Build the harness in the folder, which also gets the corpus. Not optimised, it compiles sooner."""
     compiler, flags = BUILDS[driver]
     program, entries = folder / "program.cpp", folder / "entries.inc"
     program.write_text(target.source)
@@ -60,7 +60,7 @@ def build(target: Target, driver: str, folder: Path, *, optimise: bool = True) -
 
 
 def encode(frames: Frames) -> bytes:
-    """A sequence of frames as the harness reads it."""
+    """Encode a sequence of frames as the harness reads it."""
     return b"".join(bytes([port]) + len(frame).to_bytes(2, "little") + frame for port, frame in frames)
 
 

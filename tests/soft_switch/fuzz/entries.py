@@ -26,7 +26,7 @@ SESSIONS = range(6)
 
 
 def fill(plane: DataPlane, chance: random.Random) -> None:
-    """Entries in every table, default actions, action profiles, value sets, groups, sessions, meters."""
+    """Fill every table, default actions, action profiles, value sets, groups, sessions, meters."""
     program = plane.program
     assert program is not None
     for group in GROUPS:
@@ -57,7 +57,7 @@ def fill(plane: DataPlane, chance: random.Random) -> None:
 
 
 def _targets(plane: DataPlane, profile: str, chance: random.Random) -> list[Target]:
-    """Members, and groups of them where the profile has a selector."""
+    """Return members, and groups of them where the profile has a selector."""
     program = plane.program
     assert program is not None
     table = next(table for table in program.tables.values() if table.profile == profile)
@@ -91,7 +91,7 @@ def _call(plane: DataPlane, table: TableInfo, chance: random.Random) -> tuple[st
 
 
 def few_values(width: int, chance: random.Random) -> int:
-    """A value that others of this width are likely to have too; sometimes any."""
+    """Draw a value that others of this width are likely to have too; sometimes any."""
     full = (1 << width) - 1
     if chance.random() < 0.1:
         return chance.getrandbits(width)

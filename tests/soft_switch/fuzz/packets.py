@@ -126,7 +126,7 @@ class _Walk:
         return None
 
     def bytes(self) -> bytes:
-        """The packet, with right checksums in all IPv4 headers of the usual form."""
+        """Return the packet, with right checksums in all IPv4 headers of the usual form."""
         for (name, field), (start, width) in list(self.at.items()):
             if width == 16 and "checksum" in field.lower() and (name, "ihl") in self.at:
                 first = start - 80

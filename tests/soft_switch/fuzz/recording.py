@@ -25,7 +25,7 @@ class Recording:
         self.statements: list[str] = []
 
     def add(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """A call; one whose arguments are addresses of unknown size only reads."""
+        """Add a call; one whose arguments are addresses of unknown size only reads."""
         try:
             texts = [_argument(value) for value in arguments[1:]]
         except TypeError:
@@ -34,7 +34,7 @@ class Recording:
         self.statements.append(f"{name}({', '.join([subject, *texts])});")
 
     def text(self) -> str:
-        """The statements."""
+        """Return the statements."""
         return "\n".join(self.statements) + "\n"
 
 
@@ -81,7 +81,7 @@ class _Recorder:
 
 @contextmanager
 def recorded(program: bytes, *, cpu_port: int | None = None) -> Iterator[tuple[DataPlane, Recording]]:
-    """A data plane with a program, and what is done to them."""
+    """Yield a data plane with a program, and the recorder of what is done to it."""
     recording = Recording()
     engine, library = native_api.engine_library, native_api.program_library
 

@@ -44,7 +44,7 @@ def _made(name: str, program: bytes, install: Callable[[DataPlane], None], frame
 
 
 def any_program(path: Path, seed: int, packets: int = 300) -> Target:
-    """A program with random entries; frames are what its parser takes, and some that say nothing."""
+    """Return a program with random entries; frames are what its parser takes, and some that say nothing."""
     chance = random.Random(seed)
     program = path.read_bytes()
     maker = PacketMaker(json.loads(program), chance)
@@ -54,8 +54,10 @@ def any_program(path: Path, seed: int, packets: int = 300) -> Target:
 
 
 def aggregation(role: str, seed: int) -> Target:
-    """The aggregation program on a leaf or a spine: what the controller writes and hosts and switches send
-    while a job runs, acknowledgements and tree packets among it, and the controller's own packets and ARP.
+    """Return the aggregation program on a leaf or a spine, with what is written and sent while a job runs.
+
+    The controller writes, and sends packets of its own and ARP; hosts and switches send, acknowledgements and
+    tree packets among it.
     """
     chance = random.Random(seed)
     steps = _busiest(role, seed)

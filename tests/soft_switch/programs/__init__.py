@@ -13,10 +13,10 @@ NAMES = tuple(sorted(path.stem for path in HERE.glob("*.p4")))
 
 
 def program(name: str) -> bytes:
-    """The BMv2 JSON of a program."""
+    """Return the BMv2 JSON of a program."""
     return (HERE / f"{name}.json").read_bytes()
 
 
 def p4info(name: str) -> str:
-    """The P4Info of a program, as text."""
+    """Return the P4Info of a program, as text."""
     return (HERE / f"{name}.p4info.txtpb").read_text()

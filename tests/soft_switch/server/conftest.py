@@ -155,10 +155,10 @@ class FakePlane(DataPlane):
         return self._handles
 
     def profile_group_modify(self, profile: str, group: int, members: Sequence[int]) -> None:
-        """Groups are not looked at."""
+        """Do nothing: groups are not looked at."""
 
     def profile_group_delete(self, profile: str, group: int) -> None:
-        """Groups are not looked at."""
+        """Do nothing: groups are not looked at."""
 
     def idle_ns(self, table: str, handle: int) -> int:
         return self.idle.get((table, handle), 0)
@@ -291,7 +291,7 @@ class Controller:
         self._outbox.put(p4r.StreamMessageRequest(**update))
 
     def receive(self) -> p4r.StreamMessageResponse:
-        """The next message of the stream; Refusal if it has ended with an error, EOFError if without."""
+        """Return the stream's next message. Raise Refusal if it ended with an error, EOFError if without."""
         message = self._inbox.get(timeout=TIMEOUT_S)
         if isinstance(message, Refusal):
             raise message
@@ -324,7 +324,7 @@ class Controller:
         self.send(arbitration=message)
 
     def verdict(self) -> tuple[str, int | None]:
-        """The next arbitration notice: its code and the primary's election id."""
+        """Return the next arbitration notice: its code and the primary's election id."""
         message = self.receive()
         assert message.WhichOneof("update") == "arbitration", message
         notice = message.arbitration
@@ -340,7 +340,7 @@ class Controller:
     # Unary RPCs
 
     def refused(self, request: Callable[..., Any], *args: Any, **kwargs: Any) -> Refusal:
-        """The error that a request is expected to end with."""
+        """Return the error that a request is expected to end with."""
         try:
             request(*args, **kwargs)
         except Refusal as refusal:
@@ -432,14 +432,14 @@ class Switch:
 
 
 def program_json(**extra: Any) -> bytes:
-    """The test program, with top-level members added."""
+    """Return the test program, with top-level members added."""
     program = json.loads((HERE / "program.json").read_text())
     return json.dumps({**program, **extra}).encode()
 
 
 @pytest.fixture
 def switch() -> Iterator[Switch]:
-    """A switch without a pipeline."""
+    """Yield a switch without a pipeline."""
     switch = Switch()
     yield switch
     switch.close()
@@ -447,7 +447,7 @@ def switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def strict_switch() -> Iterator[Switch]:
-    """A switch without a pipeline that promotes nobody."""
+    """Yield a switch without a pipeline that promotes nobody."""
     switch = Switch(promote=False)
     yield switch
     switch.close()
@@ -455,13 +455,13 @@ def strict_switch() -> Iterator[Switch]:
 
 @pytest.fixture
 def p4info() -> p4i.P4Info:
-    """The P4Info of the test program."""
+    """Return the P4Info of the test program."""
     return text_format.Parse((HERE / "program.p4info.txtpb").read_text(), p4i.P4Info())
 
 
 @pytest.fixture
 def config(p4info: p4i.P4Info) -> p4r.ForwardingPipelineConfig:
-    """The test program with the cookie 77."""
+    """Return the test program with the cookie 77."""
     return p4r.ForwardingPipelineConfig(
         p4info=p4info,
         p4_device_config=program_json(),
@@ -471,7 +471,7 @@ def config(p4info: p4i.P4Info) -> p4r.ForwardingPipelineConfig:
 
 @pytest.fixture
 def with_extra(p4info: p4i.P4Info) -> Callable[..., p4r.ForwardingPipelineConfig]:
-    """Makes the test program with members added to its JSON."""
+    """Return a maker of the test program with members added to its JSON."""
 
     def make(**extra: Any) -> p4r.ForwardingPipelineConfig:
         return p4r.ForwardingPipelineConfig(p4info=p4info, p4_device_config=program_json(**extra))
@@ -481,7 +481,7 @@ def with_extra(p4info: p4i.P4Info) -> Callable[..., p4r.ForwardingPipelineConfig
 
 @pytest.fixture
 def controller(switch: Switch, config: p4r.ForwardingPipelineConfig) -> Controller:
-    """The primary of a switch that runs the test program."""
+    """Return the primary of a switch that runs the test program."""
     controller = switch.connect()
     controller.become_primary()
     controller.set_config(config=config)
@@ -490,19 +490,19 @@ def controller(switch: Switch, config: p4r.ForwardingPipelineConfig) -> Controll
 
 @pytest.fixture
 def connect() -> Callable[[str], Controller]:
-    """Makes a controller for a server of the test's own."""
+    """Return a maker of controllers for a server of the test's own."""
     return Controller
 
 
 @pytest.fixture
 def plane(switch: Switch) -> FakePlane:
-    """The data plane of `switch`."""
+    """Return the data plane of `switch`."""
     return switch.plane
 
 
 @pytest.fixture
 def features() -> p4r.ForwardingPipelineConfig:
-    """The program with meters, digests, value sets, clones and timeouts."""
+    """Return the program with meters, digests, value sets, clones and timeouts."""
     return p4r.ForwardingPipelineConfig(
         p4info=text_format.Parse((HERE / "features.p4info.txtpb").read_text(), p4i.P4Info()),
         p4_device_config=(HERE / "features.json").read_bytes(),
@@ -511,7 +511,7 @@ def features() -> p4r.ForwardingPipelineConfig:
 
 @pytest.fixture
 def learner(switch: Switch, features: p4r.ForwardingPipelineConfig) -> Controller:
-    """The primary of a switch that runs `features`."""
+    """Return the primary of a switch that runs `features`."""
     controller = switch.connect()
     controller.become_primary()
     controller.set_config(config=features)

@@ -27,26 +27,26 @@ def exact(field_id: int, value: int) -> p4r.FieldMatch:
 
 
 def station(mac: int, port: int = 1, **fields: Any) -> p4r.TableEntry:
-    """An entry of the table with counters, meters and timeouts; action=None leaves the action out."""
+    """Return an entry of the table with counters, meters and timeouts; action=None leaves the action out."""
     return p4r.TableEntry(
         **{"table_id": STATIONS, "match": [exact(1, mac)], "action": call(FORWARD, port), **fields}
     )
 
 
 def source(mac: int, **fields: Any) -> p4r.TableEntry:
-    """An entry of a table with timeouts."""
+    """Return an entry of a table with timeouts."""
     return p4r.TableEntry(**{"table_id": SOURCES, "match": [exact(1, mac)], "action": call(LEARN), **fields})
 
 
 def mirror(ether_type: int, session: int, **fields: Any) -> p4r.TableEntry:
-    """An entry of a table with nothing, which clones to a session."""
+    """Return an entry of a table with nothing, which clones to a session."""
     return p4r.TableEntry(
         table_id=MIRRORS, match=[exact(1, ether_type)], action=call(MIRROR, session), **fields
     )
 
 
 def why(controller: Controller, kind: str, **entity: Any) -> str:
-    """The code and message that a single update is refused with."""
+    """Return the code and message that a single update is refused with."""
     refusal = controller.refused(getattr(controller, kind), **entity)
     assert len(refusal.codes) == 1
     return f"{refusal.codes[0]}: {refusal.details[0].message}"

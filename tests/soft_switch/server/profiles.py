@@ -41,7 +41,7 @@ def group(
     profile: str = "identity",
     **fields: Any,
 ) -> p4r.Entity:
-    """A group of (member, weight) or (member, weight, watch port)."""
+    """Return a group of (member, weight) or (member, weight, watch port)."""
     return p4r.Entity(
         action_profile_group=p4r.ActionProfileGroup(
             action_profile_id=PROFILES[profile],

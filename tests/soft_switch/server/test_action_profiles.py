@@ -70,7 +70,7 @@ def plane(shared: tuple[Plane, P4RuntimeServer]) -> Plane:
 
 @pytest.fixture
 def controller(shared: tuple[Plane, P4RuntimeServer], plane: Plane, connect: Connect) -> Iterator[Controller]:
-    """The primary of a switch that has just loaded the program."""
+    """Yield the primary of a switch that has just loaded the program."""
     controller = connect(shared[1].address)
     controller.become_primary(next(_ELECTIONS))  # the one before may not be gone yet
     controller.set_config(
@@ -85,7 +85,7 @@ def write(controller: Controller, kind: str, *entities: p4r.Entity) -> None:
 
 
 def why(controller: Controller, kind: str, entity: p4r.Entity) -> str:
-    """The code and message that an update is refused with."""
+    """Return the code and message that an update is refused with."""
     refusal = controller.refused(write, controller, kind, entity)
     assert len(refusal.codes) == 1
     return f"{refusal.codes[0]}: {refusal.details[0].message}"

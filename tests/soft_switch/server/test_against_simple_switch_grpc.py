@@ -93,9 +93,9 @@ def pair(
     connect: Callable[[str], Controller],
     features: p4r.ForwardingPipelineConfig,
 ) -> Iterator[tuple[Controller, Controller]]:
-    """The primaries of a simple_switch_grpc and of this server, both with `features`.
+    """Yield the primaries of a simple_switch_grpc and of this server, both with `features`.
 
-    Without its digests and value sets, whose P4Info simple_switch_grpc refuses.
+    Its digests and value sets are left out, as simple_switch_grpc refuses their P4Info.
     """
     features.p4info.ClearField("digests")
     features.p4info.ClearField("value_sets")
@@ -261,7 +261,7 @@ def engine(form: str) -> list[Request]:
 
 
 def answer(controller: Controller, request: Request) -> Any:
-    """The code of a write, the sorted entities of a read, or that the read failed."""
+    """Return the code of a write, the sorted entities of a read, or that the read failed."""
     from tests.soft_switch.server.conftest import Refusal
 
     with contextlib.suppress(Refusal):

@@ -40,7 +40,7 @@ DEFECTS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 
 @functools.cache
 def pipeline(program: str) -> PipelineConfig:
-    """A test program."""
+    """Return a test program."""
     path = PROGRAMS[program]
     p4info = text_format.Parse(path.with_suffix(".p4info.txtpb").read_text(), p4i.P4Info())
     device = path.with_suffix(".json").read_bytes()
@@ -78,7 +78,7 @@ def scalar(field: FieldDescriptor, program: str) -> st.SearchStrategy[Any]:
 
 @functools.cache
 def fields_of(descriptor: Descriptor) -> list[FieldDescriptor]:
-    """Fields worth setting: messages whose meaning is another's (Any) and unions of them are left out."""
+    """Return the fields worth setting: no messages with another's meaning (Any), nor unions of them."""
     return [
         field
         for field in descriptor.fields
@@ -112,7 +112,7 @@ ENTITIES = [field.name for field in p4r.Entity.DESCRIPTOR.fields]
 
 @st.composite
 def entities(draw: Any, program: str) -> p4r.Entity:
-    """An entity of any kind with any of its fields."""
+    """Draw an entity of any kind with any of its fields."""
     entity = p4r.Entity()
     name = draw(st.sampled_from(ENTITIES))
     child = getattr(entity, name)
@@ -123,7 +123,7 @@ def entities(draw: Any, program: str) -> p4r.Entity:
 
 @st.composite
 def sound_entries(draw: Any, program: str) -> p4r.TableEntry:
-    """A table entry that is well formed, or nearly: of an indirect table, the member may not be there."""
+    """Draw an entry that is well formed, or nearly: of an indirect table, the member may not be there."""
     schema = pipeline(program).schema
     table = draw(st.sampled_from(list(schema.tables.values())))
     entry = p4r.TableEntry(table_id=table.id, metadata=draw(OCTETS))
@@ -157,7 +157,7 @@ def sound_entries(draw: Any, program: str) -> p4r.TableEntry:
 
 @st.composite
 def sound_entities(draw: Any, program: str) -> p4r.Entity:
-    """An entity that is well formed more often than not."""
+    """Draw an entity that is well formed more often than not."""
     schema = pipeline(program).schema
     if draw(st.booleans()):
         return p4r.Entity(table_entry=draw(sound_entries(program)))
@@ -200,14 +200,14 @@ def sound_entities(draw: Any, program: str) -> p4r.Entity:
 
 @st.composite
 def updates(draw: Any, program: str) -> p4r.Update:
-    """An update of any kind."""
+    """Draw an update of any kind."""
     sound = draw(st.integers(0, 3)) > 0
     entity = draw(sound_entities(program) if sound else entities(program))
     return p4r.Update(type=draw(st.sampled_from([0, 1, 1, 1, 2, 2, 3])), entity=entity)
 
 
 def refusal(request: Callable[[], object]) -> grpc.StatusCode | None:
-    """The code that a request is refused with, None if it is not."""
+    """Return the code that a request is refused with, None if it is not."""
     try:
         request()
     except P4RuntimeError as error:

@@ -36,7 +36,7 @@ MS = 1_000_000
 
 @pytest.fixture(scope="module")
 def plane() -> Iterator[DataPlane]:
-    """A data plane without ports."""
+    """Yield a data plane without ports."""
     plane = DataPlane()
     yield plane
     plane.close()
@@ -46,7 +46,7 @@ def plane() -> Iterator[DataPlane]:
 def controller(
     plane: DataPlane, connect: Connect, features: p4r.ForwardingPipelineConfig
 ) -> Iterator[Controller]:
-    """The primary of a switch that runs `features`."""
+    """Yield the primary of a switch that runs `features`."""
     server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     plane.start()
     server.start()

@@ -24,7 +24,7 @@ TIMEOUT_S = 20
 async def connected(
     address: str, name: str = "sw", *, program: str = "program", **options: Any
 ) -> AsyncIterator[fy.Switch]:
-    """A finsy switch that has pushed the test program."""
+    """Yield a finsy switch that has pushed the test program."""
     settings = fy.SwitchOptions(
         p4info=HERE / f"{program}.p4info.txtpb", p4blob=HERE / f"{program}.json", device_id=1, **options
     )

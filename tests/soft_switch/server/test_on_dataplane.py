@@ -25,7 +25,7 @@ CPU_PORT = 255
 
 @pytest.fixture
 def plane() -> Iterator[DataPlane]:
-    """A data plane without ports, but for the controller's."""
+    """Yield a data plane without ports, but for the controller's."""
     plane = DataPlane(cpu_port=CPU_PORT)
     yield plane
     plane.close()
@@ -35,7 +35,7 @@ def plane() -> Iterator[DataPlane]:
 def controller(
     plane: DataPlane, connect: Connect, config: p4r.ForwardingPipelineConfig
 ) -> Iterator[Controller]:
-    """The primary of a switch that runs the test program."""
+    """Yield the primary of a switch that runs the test program."""
     server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     plane.start()
     server.start()
@@ -62,7 +62,7 @@ def default(table_id: int, call: p4r.TableAction | None = None) -> p4r.TableEntr
 
 
 def everything(**fields: Any) -> p4r.TableEntry:
-    """The entry of ingress.ipv4_lpm that matches every packet."""
+    """Return the entry of ingress.ipv4_lpm that matches every packet."""
     return p4r.TableEntry(table_id=ROUTES, action=action(DROP), **fields)
 
 

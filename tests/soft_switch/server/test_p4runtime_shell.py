@@ -167,7 +167,7 @@ os._exit(0)
 
 
 def run(session: str, switch: Switch, program: str) -> None:
-    """A session of the shell on a switch."""
+    """Run a session of the shell on a switch."""
     arguments = [switch.server.address, HERE / f"{program}.p4info.txtpb", HERE / f"{program}.json"]
     result = subprocess.run(
         [str(PYTHON), "-c", BEGIN + session, *map(str, arguments)], capture_output=True, text=True, timeout=60

@@ -26,14 +26,14 @@ ALL_TABLES = p4r.Entity(table_entry=p4r.TableEntry())
 
 @pytest.fixture
 def primary(switch: Switch) -> Controller:
-    """The primary of a switch without a pipeline."""
+    """Return the primary of a switch without a pipeline."""
     controller = switch.connect()
     controller.become_primary()
     return controller
 
 
 def vlan(number: int) -> p4r.TableEntry:
-    """An entry of ingress.vlans."""
+    """Return an entry of ingress.vlans."""
     return p4r.TableEntry(
         table_id=VLANS,
         match=[
@@ -45,7 +45,7 @@ def vlan(number: int) -> p4r.TableEntry:
 
 
 def vlans(controller: Controller) -> list[int]:
-    """The VLANs that have an entry, as read back."""
+    """Return the VLANs that have an entry, as read back."""
     entries = controller.read(p4r.Entity(table_entry=p4r.TableEntry(table_id=VLANS)))
     return [entity.table_entry.match[0].exact.value[0] for entity in entries]
 

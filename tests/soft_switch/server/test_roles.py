@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def role(name: str, **fields: Any) -> p4r.Role:
-    """A role with Stratum's configuration."""
+    """Return a role with Stratum's configuration."""
     message = p4r.Role(name=name)
     message.config.Pack(stratum.P4RoleConfig(**fields))
     return message
 
 
 def join(switch: Switch, name: str, election_id: int = 1, **fields: Any) -> Controller:
-    """The primary of a role."""
+    """Join as the primary of a role."""
     controller = switch.connect(role=name)
     controller.bid(election_id, role=role(name, **fields))
     assert controller.verdict() == ("OK", election_id)
@@ -42,7 +42,7 @@ def join(switch: Switch, name: str, election_id: int = 1, **fields: Any) -> Cont
 
 
 def tables(controller: Controller, *, role: str = "") -> list[int]:
-    """The tables whose entries a role sees."""
+    """Return the tables whose entries a role sees."""
     request = p4r.ReadRequest(device_id=1, role=role, entities=[p4r.Entity(table_entry=p4r.TableEntry())])
     (response,) = controller.stub.Read(request)
     return [entity.table_entry.table_id for entity in response.entities]

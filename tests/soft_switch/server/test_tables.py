@@ -65,7 +65,7 @@ def read_table(controller: Controller, table_id: int, **fields: Any) -> list[p4r
 
 
 def why(controller: Controller, kind: str, entry: p4r.TableEntry) -> str:
-    """Code and message of the one update a write is refused for."""
+    """Return code and message of the one update a write is refused for."""
     refusal = controller.refused(getattr(controller, kind), table_entry=entry)
     assert refusal.code == "UNKNOWN"
     assert refusal.message.startswith("Write failure: 1 of 1 failed")
@@ -407,7 +407,7 @@ def test_initial_entries_that_are_not_constant(controller: Controller, plane: Fa
 
 @pytest.fixture
 def filled(controller: Controller) -> Controller:
-    """A controller that has written a few entries."""
+    """Return a controller that has written a few entries."""
     controller.insert(table_entry=route(b"\1\0\0\0", metadata=b"a"))
     controller.insert(table_entry=route(b"\2\0\0\0", action=action(DROP), controller_metadata=4))
     controller.insert(table_entry=rule(priority=1))

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def controller(switch: Switch) -> Controller:
-    """The primary of a switch that runs the program with translated types."""
+    """Return the primary of a switch that runs the program with translated types."""
     controller = switch.connect()
     controller.become_primary()
     controller.set_config(config=translated())
@@ -67,7 +67,7 @@ def read(controller: Controller, request: p4r.TableEntry) -> list[p4r.TableEntry
 
 
 def written(plane: FakePlane, table: str) -> list[object]:
-    """The keys in the data plane's table, with their actions' arguments."""
+    """Return the keys in the data plane's table, with their actions' arguments."""
     return [(match, params) for match, _, _, params in plane.entries[table].values()]
 
 
@@ -420,7 +420,7 @@ def test_ports_are_numbers_where_no_type_of_strings_is_of_ports(switch: Switch) 
 
 
 def packet_out(egress: bytes, ingress: bytes) -> p4r.PacketOut:
-    """A packet-out without its padding, which `@padding` marks."""
+    """Return a packet-out without its padding, which `@padding` marks."""
     return p4r.PacketOut(
         payload=b"payload",
         metadata=[
@@ -558,7 +558,7 @@ CPU_PORT = 255
 
 @pytest.fixture
 def real(connect: Callable[[str], Controller]) -> Iterator[tuple[DataPlane, Controller]]:
-    """A data plane without ports, but for the controller's, and its primary."""
+    """Yield a data plane without ports, but for the controller's, and its primary."""
     plane = DataPlane(cpu_port=CPU_PORT)
     server = P4RuntimeServer(plane, device_id=1, address="127.0.0.1:0")
     plane.start()

@@ -15,7 +15,7 @@ BALANCE, PER_PORT, LAST = 0x11000001, 0x12000001, 0x16000001
 
 
 def translated() -> p4r.ForwardingPipelineConfig:
-    """The program with translated types."""
+    """Return the program with translated types."""
     return p4r.ForwardingPipelineConfig(
         p4info=text_format.Parse((HERE / "translated.p4info.txtpb").read_text(), p4i.P4Info()),
         p4_device_config=(HERE / "translated.json").read_bytes(),
@@ -23,7 +23,7 @@ def translated() -> p4r.ForwardingPipelineConfig:
 
 
 def in_sixteen_bits() -> p4r.ForwardingPipelineConfig:
-    """The program with numbers of 16 bits, which take as many bytes as the data plane's 9.
+    """Return the program with numbers of 16 bits, which take as many bytes as the data plane's 9.
 
     simple_switch_grpc takes the bytes of such numbers as they are. It refuses the program's digest, and has
     no entries where a key or argument is a string.
@@ -41,13 +41,13 @@ def in_sixteen_bits() -> p4r.ForwardingPipelineConfig:
 
 
 def call(action_id: int, *values: bytes) -> p4r.Action:
-    """An action with the values of its parameters, as bytes."""
+    """Return an action with the values of its parameters, as bytes."""
     params = [p4r.Action.Param(param_id=number, value=value) for number, value in enumerate(values, 1)]
     return p4r.Action(action_id=action_id, params=params)
 
 
 def does(action_id: int, *values: bytes) -> p4r.TableAction:
-    """The same for an entry."""
+    """Return the same for an entry."""
     return p4r.TableAction(action=call(action_id, *values))
 
 
@@ -78,11 +78,11 @@ def entry(
 
 
 def route(vrf: bytes, action: p4r.TableAction | None = None, **fields: Any) -> p4r.TableEntry:
-    """An entry of the table of strings for one vrf."""
+    """Return an entry of the table of strings for one vrf."""
     return entry(ROUTES, exact(1, vrf), action=action, priority=1, **fields)
 
 
 def whole(vrf: bytes, name: bytes, tiny: bytes, **fields: Any) -> p4r.TableEntry:
-    """An entry whose strings are a prefix, a value with its mask and a range."""
+    """Return an entry whose strings are a prefix, a value with its mask and a range."""
     match = [prefix(1, vrf, 10), ternary(2, name, b"\x01\xff"), between(3, tiny, tiny)]
     return entry(WHOLE, *match, priority=1, **fields)
