@@ -69,7 +69,7 @@ class EntryPair:
         return actual
 
     def assert_counters_agree(self) -> None:
-        """Sums over all jobs that are or were here; and by port. What slots hold, as well."""
+        """Assert that both agree on sums over all jobs, past ones too, on ports, and on what slots hold."""
         self.assert_slots_agree()
         now = self._read()
         counted = {name: int((now[name] - self.before[name])[:, 0].sum()) for name in FLOW_COUNTERS}

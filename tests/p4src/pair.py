@@ -51,7 +51,7 @@ class Pair:
         compiled.reset([self.job], routes, check_icrc=check_icrc)
 
     def packets_of(self, message: int) -> int:
-        """Messages differ in length, the same for all ranks."""
+        """Return how many packets a message has: messages differ in length, the same for all ranks."""
         return (3, 1, 4, 2, 1)[message % 5]
 
     def psn(self, rank: int, message: int, index: int) -> int:
@@ -116,7 +116,7 @@ class Pair:
         )
 
     def acknowledge(self, rank: int, psn: int, syndrome: int = 0x1F) -> None:
-        """Through both switches, where it has to pass."""
+        """Send an ACK through both switches, where it has to pass."""
         flow = self.job.flows[rank]
         ((port, _),) = self.both(flow.dst_port, self.acknowledgement(rank, psn, syndrome).build())
         assert port == flow.port
@@ -129,7 +129,7 @@ class Pair:
         return actual
 
     def send(self, rank: int, index: int, message: int = 0) -> list[tuple[int, bytes]]:
-        """A packet as always, of two chunks."""
+        """Send a packet as always, of two chunks, and return what leaves."""
         return self.both(rank + 1, self.packet(rank, message, index, 16 * message + index, 2).build())
 
     def counted(self, *names: str) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ RNR_NAK = bytes.fromhex(
 
 
 def too_early(pair: Pair) -> list[tuple[int, bytes]]:
-    """Rank 0's first packet, twice, and with nothing in its headers left at what is usual."""
+    """Return rank 0's first packet, twice, with nothing in its headers left at what is usual."""
     packet = pair.packet(0, 0, 0, 0, 1)
     packet = replace(
         packet,

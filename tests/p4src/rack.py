@@ -44,7 +44,7 @@ class CompiledRack:
     def reset(
         self, jobs: Iterable[Job], routes: Mapping[IPv4Address, Route], *, check_icrc: bool = True
     ) -> None:
-        """New routes and jobs; registers keep what they hold, as in a running switch."""
+        """Replace routes and jobs; registers keep what they hold, as in a running switch."""
         for table, handle in self.handles:
             self.plane.delete(table, handle)
         self.handles.clear()
@@ -124,7 +124,7 @@ class CompiledRack:
                 )
 
     def counted(self, job: Job, position: int = 0) -> dict[str, int]:
-        """Packets counted for the job, by reason."""
+        """Return packets counted for the job, by reason."""
         first = position * MAX_RANKS
         return {
             name: int(

@@ -62,7 +62,7 @@ def other_tree_field(chance: Random, packet: TreePacket) -> bytes:
 
 
 def other_header(chance: Random, payload: bytes) -> bytes:
-    """An aggregation header that asks for another op, or is of the message that takes the same slots next."""
+    """Return an aggregation header with another op, or of the message that takes the same slots next."""
     head = bytearray(payload)
     if chance.random() < 0.5:
         head[SIGNATURE.start] = chance.randrange(6)
@@ -73,7 +73,7 @@ def other_header(chance: Random, payload: bytes) -> bytes:
 
 
 def other_field(chance: Random, frame: bytes) -> bytes:
-    """The same for a host's packet."""
+    """Return a host's packet with another value in one field, and a right ICRC."""
     try:
         packet = RocePacket.parse(frame)
     except ValueError:

@@ -42,7 +42,7 @@ EVENTS = st.tuples(
 
 
 def said(pair: Pair, rank: int, psn: int, seed: int) -> RocePacket:
-    """An acknowledgement around `psn` of any kind: credits, timers, error codes, what is reserved."""
+    """Return an acknowledgement around `psn` of any kind: credits, timers, error codes, what is reserved."""
     syndrome = (0x1F, 0x00, 0x60, 0x20, 0x3F, 0x61, 0x64, 0x40, 0x5F, 0x7F, 0x80, 0x9F, 0xA0, 0xE0)[seed % 14]
     offset = (-1, 0, 0, -1, -2, 1, 3, -9, 2**23 - 1, 2**23, 2**23 + 1, seed >> 8)[(seed >> 4) % 12]
     if offset > 3 and seed >> 28:  # such a jump ends the tracking: rarely
@@ -239,7 +239,7 @@ def test_a_slots_state_is_answered_to_the_controller(compiled: CompiledRack) -> 
 
 @pytest.fixture
 def waiting(compiled: CompiledRack) -> Pair:
-    """Rank 0 and 1 want RNR NAKs. Rank 0 has sent all three packets of message 0; the others are late."""
+    """Return a pair: ranks 0 and 1 want RNR NAKs; rank 0 has sent message 0, of three packets, alone."""
     pair = Pair(compiled, world_size=3, window=2, check_icrc=True, rnr_ranks=0b011)
     for index in range(3):
         assert pair.send(0, index) == []

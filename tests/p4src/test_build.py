@@ -123,7 +123,7 @@ def test_codes_are_the_same_in_p4_and_python() -> None:
 
 
 def documented_header() -> dict[str, tuple[int, int]]:
-    """Offset and size, in bytes, of the fields in docs/protocol.md's table of the aggregation header."""
+    """Return offset and size, in bytes, of the fields in docs/protocol.md's aggregation header table."""
     section = PROTOCOL.read_text().split("## Aggregation header", 1)[1].split("\n## ", 1)[0]
     rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", section, re.MULTILINE)
     return {name: (int(offset), int(size)) for offset, size, name in rows}
@@ -177,7 +177,7 @@ def test_the_aggregation_header_is_one_layout_in_docs_and_p4() -> None:
 
 
 def documented_tree_header() -> dict[str, tuple[int, int]]:
-    """Offset and size of the fields in docs/protocol.md's table of the tree header."""
+    """Return offset and size of the fields in docs/protocol.md's table of the tree header."""
     section = PROTOCOL.read_text().split("### Tree packets", 1)[1].split("\n### ", 1)[0]
     rows = re.findall(r"^\| (\d+) \| (\d+) \| `(\w+)` \|", section, re.MULTILINE)
     return {name: (int(offset), int(size)) for offset, size, name in rows}

@@ -71,7 +71,7 @@ def test_whatever_comes_to_a_leaf_or_a_spine_is_decided_alike(
 
 
 def with_spines(seed: int) -> Schedule:
-    """The first from a seed on that has leaves and spines."""
+    """Return the first schedule from a seed on that has leaves and spines."""
     return next(schedule for schedule in map(draw, itertools.count(seed)) if schedule.spines)
 
 

@@ -27,7 +27,7 @@ FRAMES = 500
 
 
 def scenario() -> Schedule:
-    """Two jobs in two racks, one of NICs that want RNR NAKs and of a straggler; links lose and repeat."""
+    """Return two jobs in two racks: NICs that want RNR NAKs, and a straggler; links lose and repeat."""
     work = [
         a_sum(700, "float16", scaled=True),
         a_sum(300, "float16", scaled=True, reduction="MAX"),

@@ -68,7 +68,7 @@ class Row:
 
 @cache
 def constants(kind: str) -> dict[int, str]:
-    """Names of a type's values."""
+    """Return names of a type's values."""
     text = "".join(path.read_text() for path in p4src.source_files())
     found = re.findall(rf"^const {kind} (\w+) *= (\d+);", text, re.MULTILINE)
     return {int(value): name for name, value in found}
@@ -120,7 +120,7 @@ def held(holds: Holds) -> Iterator[int]:
 
 
 def senders(sender: Sender) -> set[int]:
-    """Bits seen, last, awaited: who has contributed can be the last, who has not can be awaited."""
+    """Return bits seen, last, awaited: who has contributed can be the last, who has not can be awaited."""
     bits = {Sender.NEW: {0b000, 0b001}, Sender.LAST: {0b010, 0b011}}
     return bits.get(sender, {0b100, 0b110} if sender is Sender.SEEN else {0b101, 0b111})
 
@@ -191,5 +191,5 @@ def test_each_op_has_its_accumulators_with_whatever_a_row_writes_and_sends() -> 
 
 
 def masked(entry: dict[str, Any]) -> list[tuple[int, int]]:
-    """Value and mask of each key; an exact one has all bits."""
+    """Return value and mask of each key; an exact one has all bits."""
     return [(int(key["key"], 16), int(key.get("mask", "0xff"), 16)) for key in entry["match_key"]]

@@ -224,7 +224,7 @@ def spine_pair() -> EntryPair:
 
 
 def earlier_stay(compiled: CompiledRack, generation: int) -> FarPair:
-    """A job of one message, all of it acknowledged, that wants RNR NAKs; its flow indexes are free again."""
+    """Return a job of one message, all acknowledged, that wants RNR NAKs; its flow indexes are free again."""
     pair = FarPair(compiled, world_size=2, window=1, check_icrc=True, generation=generation, rnr_ranks=0b11)
     for index in (0, 1):
         pair.contribute(0, 0, index)

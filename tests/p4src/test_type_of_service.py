@@ -33,7 +33,7 @@ def pair() -> Iterator[EntryPair]:
 
 
 def with_tos(frame: bytes, tos: int) -> bytes:
-    """The same, with a right checksum; no ICRC covers either."""
+    """Return the frame with that TOS and a right checksum; no ICRC covers either."""
     if frame[12:14] != b"\x08\0" or frame[START + 9] != PROTOCOL_UDP:
         return frame
     ip = IPv4.unpack(frame[START : START + IPv4.SIZE])
@@ -109,6 +109,6 @@ def test_it_changes_no_other_byte_and_no_packet_of_another_job(
 
 
 def trees(steps: list[Step]) -> list[tuple[int, TreePacket]]:
-    """The packets between switches that came for jobs, by port."""
+    """Return the packets between switches that came for jobs, by port."""
     found = [(step.port, TreePacket.parse(step.frame)) for step in steps if isinstance(step, Came)]
     return [(port, packet) for port, packet in found if packet is not None and packet.generation]
