@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def report(verdicts: list[Verdict]) -> None:
-    """The pass rate, and what failed by stage."""
+    """Print the pass rate, and what failed by stage."""
     failed = [v for v in verdicts if not v.passed]
     for stage in sorted({v.stage for v in failed}):
         print(f"\n{stage}:")

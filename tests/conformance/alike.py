@@ -13,7 +13,7 @@ MAX_RANDOM = 120
 
 
 def by_port(outputs: Outputs) -> dict[int, list[bytes]]:
-    """The packets that left each port, in order; ports among each other have none."""
+    """Return the packets that left each port, in order; ports among each other have none."""
     result = defaultdict(list)
     for port, data in outputs:
         result[port].append(data)
@@ -39,7 +39,7 @@ def difference(
 
 
 def variations(script: Sequence[Statement], chance: random.Random, count: int) -> list[tuple[int, bytes]]:
-    """Packets of a script, each cut, with bits changed, with bytes added, or random from the start."""
+    """Return packets of a script, each cut, with bits changed, with bytes added, or random from the start."""
     seeds = [(s.port, s.data) for s in script if isinstance(s, Packet) and s.data] or [(0, bytes(64))]
     result = list(seeds[: count // 2])
     while len(result) < count:

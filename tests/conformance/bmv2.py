@@ -57,7 +57,7 @@ class Bmv2:
 
 @contextmanager
 def running_bmv2() -> Iterator[Bmv2]:
-    """BMv2, without a program."""
+    """Yield BMv2, without a program."""
     assert BMV2 is not None
     with tempfile.TemporaryDirectory(prefix="bmv2") as folder:
         runtime, dataplane = f"unix:{folder}/runtime", f"unix:{folder}/dataplane"
@@ -82,7 +82,7 @@ def running_bmv2() -> Iterator[Bmv2]:
 
 @contextmanager
 def _primary(packets: grpc.Channel, address: str, log: Path) -> Iterator[Controller]:
-    """The primary controller, as soon as the switch answers."""
+    """Yield the primary controller, as soon as the switch answers."""
     try:
         grpc.channel_ready_future(packets).result(timeout=TIMEOUT_S)
         controller = Controller(address)
@@ -95,7 +95,7 @@ def _primary(packets: grpc.Channel, address: str, log: Path) -> Iterator[Control
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
+    """Return a TCP port that nobody listens on."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -105,7 +105,7 @@ Message = dict[int, "int | bytes"]
 
 
 def encode(message: Message) -> bytes:
-    """Protocol Buffers: varints and bytes."""
+    """Encode a message as Protocol Buffers do: varints and bytes."""
     result = b""
     for field, value in message.items():
         if isinstance(value, int):
@@ -116,7 +116,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """The fields that a message has."""
+    """Return the fields that a message has."""
     message: Message = {}
     at = 0
     while at < len(data):

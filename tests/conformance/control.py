@@ -23,22 +23,22 @@ class Control(Protocol):
         """Remove all entries that were inserted."""
 
     def counter_read(self, name: str, index: int) -> tuple[int, int]:
-        """Packets and bytes of a cell."""
+        """Return packets and bytes of a cell."""
 
     def counter_write(self, name: str, index: int, packets: int, bytes_: int) -> None:
         """Set a cell."""
 
     def direct_counter_read(self, table: str, handle: int) -> tuple[int, int]:
-        """Packets and bytes of an entry."""
+        """Return packets and bytes of an entry."""
 
     def register_read(self, name: str, index: int) -> int:
-        """The value of a cell."""
+        """Return the value of a cell."""
 
     def register_write(self, name: str, index: int, value: int) -> None:
         """Set a cell."""
 
     def meter_read(self, name: str, index: int) -> object:
-        """The rates of a cell."""
+        """Return the rates of a cell."""
 
     def meter_write(self, name: str, index: int, rates: Sequence[tuple[float, int]]) -> None:
         """Set a cell: committed and peak (units per microsecond, burst)."""

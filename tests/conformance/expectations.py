@@ -14,7 +14,7 @@ HEADING = "## Known failures"
 
 
 def known_failures(document: Path = DOCUMENT) -> dict[str, str]:
-    """Sample and reason of each row of the table under the heading."""
+    """Return sample and reason of each row of the table under the heading."""
     lines = document.read_text().splitlines()
     if HEADING not in lines:
         raise ValueError(f"{document} has no heading {HEADING!r}")

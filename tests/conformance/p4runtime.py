@@ -48,7 +48,7 @@ class OverP4Runtime:
     def entry(
         self, table: str, match: Sequence[Match], priority: int, action: str, params: Sequence[int]
     ) -> p4r.TableEntry:
-        """An entry with a priority from 0, which P4Runtime counts from 1 and wants only where it matters."""
+        """Return an entry with a priority from 0; P4Runtime counts from 1, and wants it where it matters."""
         info = _named(self.info.tables, table)
         kinds = {field.match_type for field in info.match_fields}
         ordered = kinds & {p4i.MatchField.TERNARY, p4i.MatchField.RANGE, p4i.MatchField.OPTIONAL}
@@ -61,7 +61,7 @@ class OverP4Runtime:
         )
 
     def action(self, name: str, params: Sequence[int]) -> p4r.TableAction:
-        """An action call."""
+        """Return an action call."""
         info = _named(self.info.actions, name)
         arguments = [
             p4r.Action.Param(param_id=param.id, value=shortest(value))
@@ -169,7 +169,7 @@ def _replicas(replicas: Sequence[tuple[int, int]]) -> list[p4r.Replica]:
 
 
 def _named(items, name: str):  # type: ignore[no-untyped-def]
-    """The P4Info object of this name."""
+    """Return the P4Info object of this name."""
     for item in items:
         if item.preamble.name == name:
             return item

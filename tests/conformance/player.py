@@ -174,7 +174,7 @@ class Player:
         return [(port, instance) for instance, ports in nodes for port in ports]
 
     def _replicate(self, group: int) -> None:
-        """A group changed: set it, and the sessions that copy to it."""
+        """Set a group that changed, and the sessions that copy to it."""
         self.control.multicast_set(group, self._replicas(group))
         for session, target in self.sessions.items():
             if target == ("group", group):
@@ -244,7 +244,7 @@ T = TypeVar("T", bound=Named)
 
 
 def only(items: Collection[T], name: str, kind: str) -> T:
-    """The item of this name, or the only one whose name ends so."""
+    """Return the item of this name, or the only one whose name ends so."""
     found = [item for item in items if item.name == name] or [i for i in items if i.name.endswith(name)]
     if len(found) != 1:
         raise Mismatch(f"{'no' if not found else 'more than one'} {kind} is called {name}")
@@ -252,7 +252,7 @@ def only(items: Collection[T], name: str, kind: str) -> T:
 
 
 def arguments(action: ActionInfo, call: Call) -> list[int]:
-    """Arguments in the order of the action's parameters."""
+    """Return arguments in the order of the action's parameters."""
     given = dict(call.arguments)
     names = [param.name for param in action.params]
     if sorted(names) != sorted(given):
@@ -305,7 +305,7 @@ def key_match(key: KeyField, text: str | None) -> Match:
 
 
 def masked(text: str, full: int) -> tuple[int, int]:
-    """Value and mask of a number: the mask has ones for the digits that are written."""
+    """Return value and mask of a number: the mask has ones for the digits that are written."""
     base = text[:2].lower()
     if base not in BITS_PER_DIGIT:
         return number(text), full

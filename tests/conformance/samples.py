@@ -49,13 +49,13 @@ class Sample:
 
 
 def sources() -> Path | None:
-    """The checkout of p4c that $P4C_SOURCES names."""
+    """Return the checkout of p4c that $P4C_SOURCES names."""
     root = os.environ.get("P4C_SOURCES")
     return None if not root or not Path(root, RECIPE).is_file() else Path(root).absolute()
 
 
 def missing() -> str | None:
-    """Why the samples cannot be run here; None if they can."""
+    """Return why the samples cannot be run here; None if they can."""
     if P4C is None:
         return WITHOUT_P4C
     if sources() is None:
@@ -65,7 +65,7 @@ def missing() -> str | None:
 
 @functools.cache
 def yardstick(root: Path) -> tuple[Sample, ...]:
-    """`testdata/p4_16_samples/*-bmv2.stf` for v1model, by name; p4c plays the others on psa_switch."""
+    """Return `testdata/p4_16_samples/*-bmv2.stf` for v1model, by name; p4c plays the others on psa_switch."""
     recipe = _Recipe(root)
     programs = sorted((root / SAMPLES).glob("*-bmv2.p4"))
     return tuple(
@@ -75,7 +75,7 @@ def yardstick(root: Path) -> tuple[Sample, ...]:
 
 @functools.cache
 def more(root: Path) -> tuple[Sample, ...]:
-    """The other programs with scripts among p4c's tests for simple_switch: in P4_14, for inlined parsers."""
+    """Return p4c's other programs with scripts for simple_switch: in P4_14, and for inlined parsers."""
     recipe = _Recipe(root)
     found = [recipe.sample(path, "--std", "p4-14") for path in (root / "testdata/p4_14_samples").glob("*.p4")]
     for path in (root / SAMPLES / "parser-inline").glob("*.p4"):
@@ -91,7 +91,7 @@ def programs_below(root: Path) -> tuple[Sample, ...]:
 
 
 def other_architectures(root: Path) -> tuple[str, ...]:
-    """Programs with an STF script that are for another architecture than v1model."""
+    """Return programs with an STF script that are for another architecture than v1model."""
     programs = sorted((root / SAMPLES).glob("*-bmv2.p4"))
     return tuple(p.stem for p in programs if p.with_suffix(".stf").is_file() and not _is_v1model(p))
 
@@ -124,7 +124,7 @@ class _Recipe:
 
 
 def compiled(sample: Sample) -> tuple[bytes, str]:
-    """The BMv2 JSON and the P4Info text of a sample, from the cache if p4c and its sources are the same."""
+    """Return a sample's BMv2 JSON and P4Info text, from the cache if p4c and its sources are the same."""
     assert P4C is not None
     digest = hashlib.sha256(f"{_version()}\0{sample.options}\0{sample.program}\0".encode())
     _add_source(sample.program, digest, set())
@@ -140,7 +140,7 @@ def compiled(sample: Sample) -> tuple[bytes, str]:
 
 
 def _run(sample: Sample, output: Path, info: tuple[str, ...]) -> None:
-    """p4c's own tests want no P4Info, and it cannot be made for all programs."""
+    """Compile a sample, without P4Info where p4c cannot make it: its own tests want none."""
     assert P4C is not None
     for options in (info, ()):
         command = [P4C, "-o", str(output), *sample.options, *options, str(sample.program)]

@@ -143,7 +143,7 @@ Statement = Union[Packet, Expect, NoPacket, Add, SetDefault, RemoveAll, CheckCou
 
 
 def parse(text: str) -> list[Statement]:
-    """The statements of a script. Raises StfError with the line."""
+    """Return the statements of a script. Raise StfError with the line."""
     statements = []
     for number, raw in enumerate(text.splitlines(), 1):
         line = raw.split("#", 1)[0].strip()
@@ -156,7 +156,7 @@ def parse(text: str) -> list[Statement]:
 
 
 def number(text: str) -> int:
-    """The value of a number without wildcards."""
+    """Return the value of a number without wildcards."""
     if "*" in text:
         raise StfError(f"{text} has wildcards, which do not belong here")
     return int(text, {"0x": 16, "0b": 2}.get(text[:2].lower(), 10))

@@ -45,12 +45,12 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 
 
 def on(name: str) -> pytest.MarkDecorator:
-    """The program of a test."""
+    """Mark a test with its program."""
     return pytest.mark.parametrize("pair", [name], indirect=True)
 
 
 def numbers(width: int) -> st.SearchStrategy[int]:
-    """Numbers of a width, often at the edges of signed and unsigned ones."""
+    """Return numbers of a width, often at the edges of signed and unsigned ones."""
     top = (1 << width) - 1
     edges = sorted(
         {value & top for value in (0, 1, 2, 3, top, top - 1, top >> 1, (top >> 1) + 1, 0x55 & top)}
@@ -59,7 +59,7 @@ def numbers(width: int) -> st.SearchStrategy[int]:
 
 
 def headers(fields: Mapping[str, st.SearchStrategy[int]], layout: bits.Header) -> st.SearchStrategy[bytes]:
-    """Headers of a layout, with some fields drawn from strategies and the others from their widths."""
+    """Return headers of a layout, with some fields drawn from strategies and the others from their widths."""
     return st.fixed_dictionaries(
         {name: fields.get(name, numbers(width)) for name, width in layout.items()}
     ).map(lambda values: bits.pack(layout, values))
@@ -113,14 +113,14 @@ EDGES = {
 
 
 def edge(field: KeyField) -> st.SearchStrategy[int]:
-    """Values that entries and packets share."""
+    """Return values that entries and packets share."""
     name = field.name.rpartition(".")[2]
     top = (1 << field.width) - 1
     return st.sampled_from([value & top for value in EDGES.get(name, [0, 1, 7, 15])])
 
 
 def matches(field: KeyField) -> st.SearchStrategy[Match]:
-    """Matches of a key field."""
+    """Return matches of a key field."""
     top = (1 << field.width) - 1
     value = edge(field)
     if field.kind == "exact":
@@ -244,5 +244,5 @@ def test_passes(replicating: Pair, frames: list[bytes]) -> None:
 
 
 def copies_race(op: int) -> bool:
-    """Replicas that go round or are cloned do so in BMv2's egress threads, of which each port has its own."""
+    """Tell whether copies race: cloned or recirculated replicas take BMv2's egress thread of their port."""
     return bool(op & MULTICAST and op & (CLONE_EGRESS | RECIRCULATE))

@@ -26,7 +26,7 @@ class Switch:
 
 @contextmanager
 def direct(program: bytes, p4info: str) -> Iterator[Switch]:
-    """The data plane in this process, by its own methods."""
+    """Yield the data plane in this process, by its own methods."""
     with DataPlane() as plane:
         plane.load(program)
         yield Switch(Direct(plane), plane.process)
@@ -34,7 +34,7 @@ def direct(program: bytes, p4info: str) -> Iterator[Switch]:
 
 @contextmanager
 def over_p4runtime(program: bytes, p4info: str) -> Iterator[Switch]:
-    """The data plane in this process, its control plane over P4Runtime."""
+    """Yield the data plane in this process, its control plane over P4Runtime."""
     with DataPlane() as plane, served(plane) as controller:
         controller.push(program, p4info)
         yield Switch(OverP4Runtime(controller), plane.process)
@@ -42,7 +42,7 @@ def over_p4runtime(program: bytes, p4info: str) -> Iterator[Switch]:
 
 @contextmanager
 def bmv2(program: bytes, p4info: str) -> Iterator[Switch]:
-    """simple_switch_grpc."""
+    """Yield simple_switch_grpc."""
     with running_bmv2() as switch:
         switch.controller.push(program, p4info)
         yield Switch(OverP4Runtime(switch.controller), lambda port, data: switch.process([(port, data)])[0])
@@ -50,7 +50,7 @@ def bmv2(program: bytes, p4info: str) -> Iterator[Switch]:
 
 @contextmanager
 def served(plane: DataPlane) -> Iterator[Controller]:
-    """A P4Runtime server for a data plane, and its primary controller."""
+    """Yield a P4Runtime server for a data plane, and its primary controller."""
     with tempfile.TemporaryDirectory(prefix="p4rt") as folder:
         server = P4RuntimeServer(plane, address=f"unix:{folder}/p4rt")
         server.start()

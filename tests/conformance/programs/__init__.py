@@ -12,5 +12,5 @@ NAMES = ("matching", "parsing", "passes", "state", "values")
 
 
 def program(name: str) -> tuple[bytes, str]:
-    """The BMv2 JSON and the P4Info text of a program."""
+    """Return the BMv2 JSON and the P4Info text of a program."""
     return (HERE / f"{name}.json").read_bytes(), (HERE / f"{name}.p4info.txtpb").read_text()
