@@ -12,7 +12,7 @@ SOCKET_INTERFACE: Final = "GLOO_SOCKET_IFNAME"
 
 @contextmanager
 def on_the_data_interface() -> Iterator[None]:
-    """Gloo groups that are made meanwhile take it."""
+    """Let Gloo groups that are made meanwhile take the data interface."""
     before = dict(os.environ)
     os.environ[SOCKET_INTERFACE] = os.environ["DATA_INTERFACE"]
     try:

@@ -25,7 +25,7 @@ _STACKS: Final = 6000  # characters of each process's last words
 
 
 def missing() -> str:
-    """Why the suite cannot run; empty if it can."""
+    """Return why the suite cannot run; empty if it can."""
     if os.geteuid() != 0:
         return "a rack takes root: run it with sudo"
     if importlib.util.find_spec("torch") is None:
@@ -36,7 +36,7 @@ def missing() -> str:
 
 
 def rack() -> Fabric:
-    """Hosts for all: an embedded switch, links without a rate."""
+    """Return hosts for all: an embedded switch, links without a rate."""
     return Fabric(RackOptions(name=f"torch-suite-{os.getpid()}", hosts=HOSTS, path_mtu=4096, rate_mbit=None))
 
 

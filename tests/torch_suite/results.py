@@ -44,7 +44,7 @@ def fails_beside(gloo: Iterable[Outcome], ours: Iterable[Outcome]) -> list[Outco
 def wrongs(
     gloo: Sequence[Outcome], ours: Sequence[Outcome], known: Mapping[str, str], *, whole: bool
 ) -> list[str]:
-    """Sentences on what is not as it should be: empty where all is well.
+    """Return sentences on what is not as it should be: empty where all is well.
 
     `known`: names of tests that p4reduce may fail, with why. One that it passes does not belong there.
     `whole`: no check was left out on purpose.

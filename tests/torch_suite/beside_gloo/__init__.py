@@ -26,7 +26,7 @@ class Pair:
     spoilt: bool = False
 
     def gloo_of(self, ranks: list[int]) -> Any:
-        """Gloo for some of the ranks; all have to ask for it."""
+        """Return Gloo for some of the ranks; all have to ask for it."""
         with on_the_data_interface():
             return dist.new_group(ranks, backend="gloo", timeout=self.timeout)
 

@@ -127,7 +127,7 @@ def _all_to_all_single(group: Any, make: Make, dtype: torch.dtype, _: Any) -> Te
 
 
 def _around(group: Any, make: Make, dtype: torch.dtype, _: Any) -> Tensors:
-    """send and recv: each rank's tensor to the next one."""
+    """Send each rank's tensor to the next one, by send and recv."""
     tensor, rank, size = _mine(make, dtype), dist.get_rank(), dist.get_world_size()
     output = _blank(tensor)
     sending = dist.isend(tensor, (rank + 1) % size, group)
@@ -215,7 +215,7 @@ def _is_exact(operation: str, dtype: torch.dtype) -> bool:
 
 
 def _wrong_number(operation: str, summands: Tensors, found: torch.Tensor) -> str:
-    """Why `found` is further from what is right than it may be; empty if it is not."""
+    """Return why `found` is further from what is right than it may be; empty if it is not."""
     dtype = summands[0].dtype
     right = _right(operation, summands)
     if found.shape != right.shape:
@@ -304,7 +304,7 @@ def _brief(tensors: Tensors) -> str:
 
 
 def _cases(name: str) -> Iterator[tuple[str, str, Make]]:
-    """Operation, what the layout is called, and the tensors."""
+    """Yield the operation, what the layout is called, and the tensors."""
     expanded = {} if name in ("all_reduce", "all_reduce_coalesced", "reduce", "broadcast") else EXPANDED
     for operation in OPERATIONS if name in REDUCING else ("",):
         for shape, make in {**SHAPES, **LAYOUTS, **expanded}.items():
@@ -327,7 +327,7 @@ def _check(pair: Pair, *, name: str, dtype: torch.dtype) -> None:
 
 
 def _sparse(pair: Pair) -> None:
-    """Refused with a sentence that says what to do."""
+    """Check that they are refused with a sentence that says what to do."""
     for call in (
         *(dist.all_reduce, partial(dist.broadcast, src=0), partial(dist.reduce, dst=0)),
         lambda sparse: dist.gather(sparse, [sparse] * pair.size if pair.rank == 0 else None),

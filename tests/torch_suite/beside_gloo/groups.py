@@ -77,7 +77,7 @@ def _overlapping(pair: Pair) -> None:
 
 
 def _alone(pair: Pair) -> None:
-    """A group of one rank, each rank's own: with results, and with futures."""
+    """Check a group of one rank, each rank's own: with results, and with futures."""
     for rank in range(pair.size):
         group, gloo = dist.new_group([rank]), pair.gloo_of([rank])
         if rank == pair.rank:
@@ -87,7 +87,7 @@ def _alone(pair: Pair) -> None:
 
 
 def _mesh(pair: Pair) -> None:
-    """Two by two: sums along each of its dimensions, and a tensor that is cut along both."""
+    """Check sums along each dimension of two by two ranks, and a tensor that is cut along both."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "model"))
     for name, partner in (("data", pair.rank ^ 2), ("model", pair.rank ^ 1)):
         group = mesh.get_group(name)
@@ -122,7 +122,7 @@ def _objects(pair: Pair) -> None:
 
 
 def _again(pair: Pair) -> None:
-    """The default group, destroyed and made anew in one process."""
+    """Destroy the default group, and make it anew in one process."""
     pair.spoilt = True
     for number in range(3):
         dist.destroy_process_group()
@@ -152,7 +152,7 @@ def _aborted(pair: Pair) -> None:
 
 
 def _wrong_sizes(pair: Pair) -> None:
-    """Refused on all ranks before anything is sent: the group can be used afterwards."""
+    """Check that they are refused on all ranks before anything is sent: the group can be used afterwards."""
     with _refused(ValueError, "all_gather"):
         dist.all_gather_into_tensor(torch.zeros(7), torch.zeros(2))
     with _refused(ValueError, "reduce_scatter"):
@@ -188,7 +188,7 @@ def _coalesced(pair: Pair) -> None:
 
 
 def _callbacks(pair: Pair) -> None:
-    """A future's callback that waits for another collective, as PowerSGD's does; many under way at once."""
+    """Check callbacks that wait for another collective, as PowerSGD's does, with many under way at once."""
 
     def once_more(future: Any) -> torch.Tensor:
         (tensor,) = future.value()

@@ -34,7 +34,7 @@ def elements(count: int, dtype: torch.dtype, seed: int) -> torch.Tensor:
 
 
 def _in_order(*shape: int) -> Make:
-    """Contiguous."""
+    """Return a maker of contiguous tensors."""
     count = int(torch.Size(shape).numel())
     return lambda dtype, seed: elements(count, dtype, seed).reshape(shape)
 

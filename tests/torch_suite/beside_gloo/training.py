@@ -89,7 +89,7 @@ def _ddp(
     bucket_mb: float = _MANY,
     **how: Any,
 ) -> _Run:
-    """`hook`: of a group, the state and the hook. `branches`: another one each step on each rank."""
+    """Train by DDP. `hook`: of a group, the state and the hook. `branches`: another each step and rank."""
     model = DistributedDataParallel(
         _model(branches=branches), process_group=group, bucket_cap_mb=bucket_mb, **how
     )
@@ -117,7 +117,7 @@ def _powersgd(group: Any, *, hook: Any = powerSGD_hook.powerSGD_hook) -> tuple[A
 
 
 def _scaled(group: Any, rank: int, *, autocast: bool = False) -> _Run:
-    """Rank 1's gradients have an Inf in the third step: all ranks leave that out, and lower the scale."""
+    """Train with an Inf in rank 1's third gradients: all ranks leave that step out, and lower the scale."""
     model = DistributedDataParallel(_model(), process_group=group)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -156,7 +156,7 @@ def _fsdp(group: Any, rank: int, *, reshard: bool) -> _Run:
 
 
 def _fsdp1(group: Any, rank: int) -> _Run:
-    """The older one, which frees storages and makes them anew."""
+    """Train by the older FSDP, which frees storages and makes them anew."""
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 41), nn.ReLU(), nn.Linear(41, 10))
     model = FullyShardedDataParallel(layers, process_group=group, device_id=torch.device("cpu"))
@@ -189,7 +189,7 @@ def _zero(group: Any, rank: int) -> _Run:
 
 
 def _joined(group: Any, rank: int, **how: Any) -> _Run:
-    """Rank r has r batches more than rank 0: those that have none any more shadow the others."""
+    """Train with r batches more on rank r than on rank 0: ranks that have none any more shadow the others."""
     model = DistributedDataParallel(_model(), process_group=group, bucket_cap_mb=0.01)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
     run = _Run()
@@ -230,7 +230,7 @@ def _joined_talking(group: Any, rank: int) -> _Run:
 
 
 def _bfloat16(group: Any, rank: int) -> _Run:
-    """Parameters of 16 bits: their gradients are summed as such."""
+    """Train parameters of 16 bits: their gradients are summed as such."""
     torch.manual_seed(1)
     model = DistributedDataParallel(
         nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.ReLU(), nn.Linear(40, 10)).bfloat16(),
@@ -263,7 +263,7 @@ def _check(pair: Pair, *, train: Train, tolerance: float = _FLOAT32) -> None:
 
 
 def _check_hook(pair: Pair, *, hook: Any, tolerance: float) -> None:
-    """Gloo's process group, whose gradients alone go through the network."""
+    """Check a hook on Gloo's process group: gradients alone go through the network."""
 
     def train(group: Any, rank: int) -> _Run:
         if group is pair.gloo:
@@ -284,7 +284,7 @@ def _hook(hook: Any) -> Callable[[Any], tuple[Any, Any]]:
 
 
 def _error_reaches_backward(pair: Pair) -> None:
-    """A rank that ends the job in the middle of a step: the others' backward() says so, and does not hang."""
+    """End the job on one rank in the middle of a step: the others' backward() says so, and does not hang."""
     pair.spoilt = True
     model = DistributedDataParallel(_model())
     _loss(model, pair.rank, 0).backward()
