@@ -24,7 +24,7 @@ NAMES = ("p4reduce.json", "p4reduce.p4info.txtpb", "sources.json")
 
 
 def copy_and_patch(target: Path) -> None:
-    """The files that git knows, to a new folder, and the patch on them."""
+    """Copy the files that git knows to a new folder, and apply the patch to them."""
     target.mkdir(parents=True)
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"],

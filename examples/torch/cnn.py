@@ -16,7 +16,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """1,437 images of 8 by 8 pixels to learn from, 360 to be asked about."""
+    """Return 1,437 images of 8 by 8 pixels to learn from, 360 to be asked about."""
     images, labels = load_digits(return_X_y=True)
     pictures = torch.tensor(images, dtype=torch.float32).view(-1, 1, 8, 8) / 16
     numbers = torch.tensor(labels)

@@ -37,7 +37,7 @@ class Transformer(nn.Module):  # type: ignore[misc]
 
 
 def windows(text: torch.Tensor, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pieces from anywhere in the text, and the same one character later."""
+    """Return pieces from anywhere in the text, and the same one character later."""
     begins = torch.randint(len(text) - CONTEXT, (count, 1), generator=generator)
     places = begins + torch.arange(CONTEXT)
     return text[places], text[places + 1]
