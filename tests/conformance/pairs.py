@@ -1,4 +1,4 @@
-"""This switch and simple_switch_grpc with one program: both are asked the same, and have to do the same."""
+"""Pairs of this switch and simple_switch_grpc with one program: asked the same, they have to do the same."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Program = tuple[bytes, str]
 
 
 class BothRefuse(Exception):
-    """Neither switch takes a program."""
+    """Error where neither switch takes a program."""
 
 
 class Pair:
@@ -78,7 +78,7 @@ def _accepted(answers: Sequence[str]) -> bool:
 
 @contextmanager
 def pair_with(program: Program) -> Iterator[Pair]:
-    """Both switches with a program."""
+    """Yield both switches with a program."""
     with ExitStack() as stack:
         plane = stack.enter_context(DataPlane())
         ours = stack.enter_context(served(plane))

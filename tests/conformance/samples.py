@@ -85,7 +85,7 @@ def more(root: Path) -> tuple[Sample, ...]:
 
 @functools.cache
 def programs_below(root: Path) -> tuple[Sample, ...]:
-    """All programs for v1model below a folder, of which p4c need not take each."""
+    """Return all programs for v1model below a folder, of which p4c need not take each."""
     paths = sorted(path for path in root.rglob("*.p4") if _is_v1model(path))
     return tuple(Sample(path.relative_to(root).as_posix(), path.absolute()) for path in paths)
 

@@ -225,7 +225,7 @@ rounds = headers(
 
 @pytest.fixture(scope="module")
 def replicating() -> Iterator[Pair]:
-    """Both switches with groups and sessions, made once: BMv2 keeps them when a program is loaded again."""
+    """Yield both switches with groups and sessions, made once: BMv2 keeps them when it loads a program."""
     with pair_with(program("passes")) as pair:
         pair.both(lambda c: c.multicast_set(1, [(1, 1), (2, 2), (3, 5)]))
         pair.both(lambda c: c.multicast_set(2, [(4, 0)]))

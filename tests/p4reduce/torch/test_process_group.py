@@ -241,7 +241,7 @@ def test_what_an_uneven_group_waits_for_ends_with_the_default_groups_job() -> No
 
 @pytest.mark.usefixtures("two_a_machine")
 def test_a_default_group_of_uneven_machines_is_refused() -> None:
-    """There would be no job at all; and machines may each be told another number of ranks."""
+    """Check that it is, as there would be no job; machines may each be told another number of ranks."""
 
     def work(group: P4ReduceProcessGroup) -> None:
         raise AssertionError("it was made")

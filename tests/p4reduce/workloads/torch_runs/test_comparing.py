@@ -68,7 +68,7 @@ def test_both_sides_and_what_they_say() -> None:
 
 
 def test_a_start_that_is_slower_for_being_the_first_is_told_apart() -> None:
-    """Of no step's time: both medians are of what comes after it."""
+    """Check that no step's time has it: both medians are of what comes after it."""
     ours = Side.of("p4reduce", _ran(Record([9.0, 10.0, 11.0], [None] * 3)))
     gloo = Side.of("gloo", _ran(Record([3.0, 4.0, 5.0], [None] * 3)))
     first, second, _ = sentences(ours, gloo)

@@ -118,7 +118,7 @@ class Run:
         self.cluster.directory.mkdir(exist_ok=True)
 
     def ended(self, ending: str, interpreter: Interpreter | None) -> tuple[list[Line], Failure | None]:
-        """What was said, and the failure."""
+        """Run to that ending; return what was said, and the failure."""
         lines: list[Line] = []
         told = [{**environment_of_all(), "ENDING": ending} for _ in self.cluster.hosts]
         ranks = Ranks(
@@ -156,7 +156,7 @@ def _facts(lines: list[Line], rank: int) -> list[Any]:
 @pytest.mark.emulation
 @pytest.mark.long
 def test_a_forked_rank_is_as_one_started_anew(run: Run, interpreter: Interpreter) -> None:
-    """What it finds, and what is by chance."""
+    """Compare what each finds, and check that what is by chance differs."""
     (forked, failure), (anew, expected) = (run.ended("well", how) for how in (interpreter, None))
     assert interpreter.ready()
     assert failure is None
@@ -176,7 +176,7 @@ def test_a_forked_rank_is_as_one_started_anew(run: Run, interpreter: Interpreter
 @pytest.mark.emulation
 @pytest.mark.long
 def test_a_forked_rank_ends_as_one_started_anew(run: Run, interpreter: Interpreter) -> None:
-    """With Python's own words and exit codes, and no frames but the script's."""
+    """Check Python's own words and exit codes, and that no frames but the script's are shown."""
     run.cluster = replace(run.cluster, hosts=run.cluster.hosts[:1])
     where = str(run.script.directory / "train.py")
     expected = {
@@ -209,7 +209,7 @@ def test_where_a_file_beside_the_script_would_be_imported_ranks_start_anew(
 
 @pytest.mark.long
 def test_pytorch_is_read_before_runs_that_are_compared(tmp_path: Path) -> None:
-    """Also where nothing can be forked of who has imported it."""
+    """Check that it is, also where no interpreter that has imported it can be forked."""
     pytest.importorskip("torch", reason="PyTorch is not installed: 'make gloo' installs it")
     (tmp_path / "train.py").write_text("print('no PyTorch')")
     with Interpreter(Script(("train.py",), tmp_path), environment_of_all()) as idle:

@@ -602,7 +602,7 @@ ACCUMULATED = (30.0, [(400, 100.0), (800, 20.0)])
 
 @pytest.mark.parametrize("timed", [False, True])
 def test_accumulated_gradients_are_ready_in_the_last_pass(*, timed: bool) -> None:
-    """As DDP's `no_sync` has it: the last pass alone sums. Forward and backward are what ran."""
+    """Check passes as with DDP's `no_sync`: the last alone sums. Forward and backward are what ran."""
     micro = Micro(timed=timed)
     for sizes in ((), (), (400, 800)):
         micro.batch(*sizes)
@@ -642,7 +642,7 @@ def test_names_tell_of_forward_passes() -> None:
 
 
 def test_passes_that_nothing_tells_apart() -> None:
-    """All that is computed after the first backward pass began counts as backward. Equal sizes show it."""
+    """Check that all after the first backward pass's begin counts as backward. Equal sizes show it."""
     micro = Micro(numbered=False)
     for _ in range(3):
         micro.batch(400, 800)
@@ -682,7 +682,7 @@ def test_statistics_of_each_forward_pass_are_no_gradients() -> None:
 
 
 def test_gradients_that_are_summed_after_the_backward_pass() -> None:
-    """By the main thread, whose operators have numbers, before the next micro-batch and before the step."""
+    """Sum by the main thread, whose operators have numbers, before the next micro-batch and the step."""
     micro = Micro()
     for _ in range(2):
         micro.batch()
@@ -692,7 +692,7 @@ def test_gradients_that_are_summed_after_the_backward_pass() -> None:
 
 
 def test_steps_of_other_gradients_are_said() -> None:
-    """Those of a GAN come in turn."""
+    """Check steps of a GAN's gradients, which come in turn."""
     micro = Micro()
     for sizes in ((400, 800), (1600, 3200), (400, 800), (1600, 3200)):
         micro.batch(*sizes)

@@ -373,7 +373,7 @@ def _distributed(*, count: int) -> Loop:
 
 
 def _sharded(*, count: int) -> Loop:
-    """FSDP2: parameters are DTensors, but for the forward and backward pass, when autograd has whole ones."""
+    """Return a loop by FSDP2: parameters are DTensors, but autograd has whole ones in both passes."""
     net = _net(6, 5, 4)
     for layer in (net[0], net[2], net):
         torch.distributed.fsdp.fully_shard(layer, mesh=torch.distributed.init_device_mesh("cpu", (1,)))
