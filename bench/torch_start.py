@@ -1,4 +1,4 @@
-"""From the command to the first step of a training on four hosts, beside torchrun over Gloo.
+"""The way from the command to the first step of a training on four hosts, beside torchrun over Gloo.
 
     sudo .venv/bin/python -m bench.torch_start --rounds 3 --json FILE
 
@@ -72,7 +72,7 @@ def measure(words: Sequence[str], variables: Mapping[str, str]) -> tuple[float, 
 
 
 def rounds_of(rounds: int) -> list[Row]:
-    """All ways in turn, so often; each one's medians."""
+    """Run all ways in turn, so often, and return each one's medians."""
     found: dict[str, list[tuple[float, float | None]]] = {}
     with tempfile.TemporaryDirectory() as directory:
         script = Path(shutil.copy(SCRIPT, directory))
@@ -96,7 +96,7 @@ def _row(name: str, samples: Sequence[tuple[float, float | None]]) -> Row:
 
 
 def show(found: Sequence[Row]) -> Table:
-    """For people."""
+    """Return the table that people read."""
     return command.table(
         f"To the first step, {HOSTS} ranks",
         ("way",),

@@ -83,7 +83,7 @@ def terminate(processes: Iterable[ProcessId], *, grace_s: float = 3.0) -> None:
 
 
 class Child(Protocol):
-    """As much of a Popen as it takes to end one."""
+    """Part of a Popen that ending one takes."""
 
     pid: int
     returncode: Any

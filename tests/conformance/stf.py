@@ -123,7 +123,7 @@ class CheckCounter:
 
 @dataclass(frozen=True)
 class Wait:
-    """Wait until the packets so far are through."""
+    """Statement that waits until the packets so far are through."""
 
     line: int
 
