@@ -236,13 +236,14 @@ def test_where_calls_differ_everybody_is_asked_and_hears_of_all(workers: Workers
 
 
 def test_who_has_left_before_a_collective_that_another_waits_in_is_named(workers: Workers) -> None:
-    sessions, _ = workers.run(2)
+    sessions, readies = workers.run(2)
 
     def answer(asked: Request) -> None:
         if isinstance(asked, Compare):
             sessions[0].say(Called(asked.collective, "barrier by ring"))
 
     sessions[0].listen(answer)
+    sessions[0].counted(readies[0].generation, 0)
     sessions[0].runs(4)
     with pytest.raises(MismatchError, match="rank 0: barrier by ring; rank 1 has left after 4 collectives"):
         sessions[1].leave(timeout_s=10, collectives=4)

@@ -270,9 +270,10 @@ def test_who_dies_is_named_to_all() -> None:
 
 def test_local_rank_0_may_die_as_well() -> None:
     met = meetings(1, 3, region_bytes=BYTES)
-    for peer in met[0]._peers.values():
-        peer.shutdown(socket.SHUT_RDWR)
-    eventually(lambda: met[1].failure and met[2].failure)
+    met[0]._peers[1].shutdown(socket.SHUT_RDWR)
+    eventually(lambda: met[1].failure)  # before it can hear of another that has ended for that
+    met[0]._peers[2].shutdown(socket.SHUT_RDWR)
+    eventually(lambda: met[2].failure)
     assert met[1].failure is not None
     assert "GPU 0" in str(met[1].failure)
     for meeting in met:
