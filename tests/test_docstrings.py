@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,30 @@ _OTHERS = """
 _VERBS = "Return Tell Say Find Raise Yield Wait Make"  # the commonest ones
 COUNTING, OTHERS, VERBS = (frozenset(words.split()) for words in (_COUNTING, _OTHERS, _VERBS))
 Documented = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+Assigned = ast.Assign | ast.AnnAssign
 
 
-def documented(path: Path) -> Iterator[tuple[Documented, str]]:
+def documented(path: Path) -> Iterator[tuple[Documented | Assigned, str]]:
     """Yield what has a docstring in a file, and the first word of that."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, Documented) and (text := ast.get_docstring(node)):
-            yield node, re.split(r"\W", text.strip(), maxsplit=1)[0]
+        if not isinstance(node, Documented):
+            continue
+        if text := ast.get_docstring(node):
+            yield node, _first_word(text)
+        for given, behind in pairwise(node.body):
+            match behind:
+                case ast.Expr(value=ast.Constant(value=str() as text)) if isinstance(given, Assigned):
+                    yield given, _first_word(text)
 
 
-def begins_badly(node: Documented, word: str) -> bool:
+def _first_word(text: str) -> str:
+    return re.split(r"\W", text.strip(), maxsplit=1)[0]
+
+
+def begins_badly(node: Documented | Assigned, word: str) -> bool:
     """Tell whether a docstring begins with a word that its kind may not begin with."""
+    if isinstance(node, Assigned):
+        return word in OTHERS | VERBS
     if isinstance(node, ast.Module) or node.name.startswith("test_"):  # these are whole sentences
         return word in OTHERS
     marks = " ".join(ast.unparse(each) for each in node.decorator_list)
@@ -64,6 +78,9 @@ def test_docstrings_begin_with_verbs_or_nouns(folder: str) -> None:
         ('class C:\n    @property\n    def f(self):\n        """One of them."""', False),
         ('def f():\n    """One of them."""', True),
         ('class C:\n    @property\n    def f(self):\n        """Return one of them."""', True),
+        ('x = 1\n"""Where it is."""', True),
+        ('x = 1\n"""The place."""', False),
+        ('class C:\n    def __init__(self):\n        self.x = 1\n        """Whether it is."""', True),
         ('"""How it goes."""', True),
     ],
 )

@@ -62,7 +62,7 @@ class TransportConfig:
     selective: bool = False
     in_flight_bytes: int | None = None
     first_message: int = 0
-    """What messages count from: another number than 0 is for tests, which begin near where it comes round."""
+    """The number that messages count from; only tests, which begin near the wrap, give another than 0."""
     rto_low_s: float = 0.002
     rto_s: float = 0.05
     rto_max_s: float = 1.0

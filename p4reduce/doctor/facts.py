@@ -120,7 +120,7 @@ class Worker:
 
 
 Losses: TypeAlias = Mapping[str, int]
-"""What a switch's port counted itself, by "direction.reason"."""
+"""A port's own counts of lost packets, by "direction.reason"."""
 
 
 @dataclass(frozen=True, kw_only=True)

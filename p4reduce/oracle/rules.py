@@ -135,7 +135,7 @@ FIVE: Final = {
     "5": "What is older than its slot is forwarded unmodified: its receiver has the sum already, and only "
     "acknowledges again.",
 }
-"""What rows come from, by the number that their names begin with."""
+"""The rules that rows come from, by the number that the rows' names begin with."""
 
 TABLE: Final = """
 | rule         | at          | brings       | holds      | sender  | writes | sends   | counts

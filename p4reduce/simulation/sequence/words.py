@@ -24,7 +24,7 @@ REASONS: Final = {
     "no_uplink": "there is no way up to the message's spine",
     "bad_echo": "its checksum (ICRC) is wrong",
 }
-"""Why a packet that met no slot rule is dropped, by the counter (docs/protocol.md)."""
+"""Reasons to drop a packet that met no slot rule, by the counter (docs/protocol.md)."""
 
 
 @dataclass(frozen=True)

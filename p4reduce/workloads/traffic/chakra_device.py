@@ -92,9 +92,9 @@ class Launches:
         self._operators = bool(operators)
         self._operators_timed = any(node.start_us > 0 for node in operators)
         self.linked: set[int] = set()
-        """Ids of what depends on an operator itself, as far as nodes have a place."""
+        """Ids of nodes that depend on an operator themselves, as far as nodes have a place."""
         self.alone: set[int] = set()
-        """Ids of what depends on no operator, not by way of kernels either."""
+        """Ids of nodes that depend on no operator, not by way of kernels either."""
 
     def place(self, node: Node, before: Mapping[int, Place]) -> Place:
         """Give a node its place, once what it depends on has one in `before`.

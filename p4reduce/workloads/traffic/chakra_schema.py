@@ -37,7 +37,7 @@ class Node:
     duration_us: int
     attributes: dict[str, int | float | str | bool]
     callers: tuple[int, ...] = ()
-    """Those of its parents that called it, in PyTorch's traces."""
+    """The parents that called it, in PyTorch's traces."""
 
     @property
     def on_processor(self) -> bool | None:

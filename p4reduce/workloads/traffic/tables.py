@@ -20,7 +20,7 @@ from p4reduce.workloads.traffic.model import GRADIENTS, Layer, Workload
 
 MODELS: Final = ("alexnet", "vgg-16", "resnet-50", "bert-base", "gpt-2")
 TERAFLOPS: Final = 10.0
-"""What a worker sustains: two thirds of the float32 peak of an NVIDIA V100 (15.7 TFLOP/s)."""
+"""The rate that a worker sustains: two thirds of the float32 peak of an NVIDIA V100 (15.7 TFLOP/s)."""
 BACKWARD_OVER_FORWARD: Final = 2
 _FOLDER: Final = Path(__file__).parent / "models"
 _COLUMNS: Final = ["parameter", "shape", "forward_macs"]

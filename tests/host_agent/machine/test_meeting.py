@@ -271,7 +271,7 @@ def test_who_dies_is_named_to_all() -> None:
 def test_local_rank_0_may_die_as_well() -> None:
     met = meetings(1, 3, region_bytes=BYTES)
     met[0]._peers[1].shutdown(socket.SHUT_RDWR)
-    eventually(lambda: met[1].failure)  # before it can hear of another that has ended for that
+    eventually(lambda: met[1].failure)  # GPU 0 lives here, and would tell it of GPU 2 before
     met[0]._peers[2].shutdown(socket.SHUT_RDWR)
     eventually(lambda: met[2].failure)
     assert met[1].failure is not None

@@ -597,7 +597,7 @@ class Micro:
 
 
 ACCUMULATED = (30.0, [(400, 100.0), (800, 20.0)])
-"""What three passes come to, the last of which sums 400 and 800 bytes."""
+"""Forward time and gradients of three passes, the last of which sums 400 and 800 bytes."""
 
 
 @pytest.mark.parametrize("timed", [False, True])
